@@ -1,22 +1,29 @@
 # Every target installs what it needs into $(VENV) first; a second call installs nothing.
 PYTHON ?= python3
 VENV ?= .venv
-# Releases of transformers for `make test-versions`, each with a file in constraints/;
-# "newest" is the environment of `make test`.
+# One environment per older release of transformers.
+VENVS ?= .venvs
+# Releases for `make test-versions`, each with a file in constraints/; "newest" is $(VENV) itself.
 VERSIONS ?= 4.57 5.5 newest
 # What of the tests speaks to transformers and is run under every release.
 VERSION_TESTS ?= $(wildcard tests/equivalence tests/unit)
-# Tiny models: one thread per process and a process per core beats threads within one operation.
-WORKERS ?= 2
+# Tiny models: a process per core with one thread each beats threads inside one operation.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(CORES)
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+# --no-compile: most modules of torch are never imported; those that are get compiled then.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+QUICK := -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 INPUTS := pyproject.toml constraints/ci.txt
 
+export OMP_NUM_THREADS ?= 1
+# Keeps a note about the future of the site's theme out of every build's output.
+export NO_MKDOCS_2_WARNING := 1
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real test-versions check format docs bench clean
+.PHONY: help setup demo test test-real test-versions test-newest check format docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
@@ -27,21 +34,23 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(INPUTS) | $(BIN)/python
-	$(PIP) -e . -c constraints/ci.txt
+	$(BIN)/python $(INSTALL) -e . -c constraints/ci.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
-	$(PIP) -e '.[dev]' -c constraints/ci.txt
-	@touch $@ $(VENV)/.installed
+	$(BIN)/python $(INSTALL) -e '.[dev]' -c constraints/ci.txt
+	@touch $(VENV)/.installed $@
 
+demo: OMP_NUM_THREADS := $(CORES)
 demo: $(VENV)/.installed  ## install, then decode a batch with the embedded demo models
 	$(BIN)/draftproof demo
 
 test: $(VENV)/.installed-dev  ## install, then run the quick tests
-	$(PYTEST)
+	$(BIN)/python $(QUICK)
 
+test-real: OMP_NUM_THREADS := $(CORES)
 test-real: $(VENV)/.installed-dev  ## the tests on real weights (DRAFTPROOF_MODELS names their folder)
-	OMP_NUM_THREADS= $(BIN)/python -m pytest -m real_model $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m real_model $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-dev  ## lint, formatting, types, documentation
 	$(BIN)/ruff check .
@@ -57,21 +66,29 @@ docs: $(VENV)/.installed-dev  ## regenerate the command-line reference and build
 	$(BIN)/python scripts/generate_cli_docs.py docs/cli.md
 	$(BIN)/mkdocs build --strict --quiet
 
+bench: OMP_NUM_THREADS := $(CORES)
 bench: $(VENV)/.installed-dev  ## the short form of the throughput benchmark
 	$(BIN)/draftproof bench throughput
 
-test-versions: $(VERSIONS:%=test-version-%)  ## quick tests under each supported transformers release
+test-versions: $(VERSIONS:%=test-%)  ## the tests that speak to transformers, under each release
 
-test-version-newest: $(VENV)/.installed-dev
-	$(PYTEST) $(VERSION_TESTS)
+test-newest: $(VENV)/.installed-dev
+	$(BIN)/python $(QUICK) $(VERSION_TESTS)
 
-test-version-%: .venvs/transformers-%/.installed
-	OMP_NUM_THREADS=1 .venvs/transformers-$*/bin/python -m pytest -n $(WORKERS) $(VERSION_TESTS)
+test-%: $(VENVS)/transformers-%/.installed
+	$(VENVS)/transformers-$*/bin/python $(QUICK) $(VERSION_TESTS)
 
-.venvs/transformers-%/.installed: $(INPUTS) constraints/transformers-%.txt
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -e '.[test]' -c constraints/ci.txt -c constraints/transformers-$*.txt
+# An older release has its own transformers with all that transformers needs; the rest, torch above
+# all, is $(VENV)'s, which a .pth file puts behind. It is written last, so that pip does not see it.
+.PRECIOUS: $(VENVS)/transformers-%/.installed
+$(VENVS)/transformers-%/.installed: constraints/transformers-%.txt $(VENV)/.installed-dev
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(INSTALL) transformers -c constraints/ci.txt -c $<
+	behind=$$($(abspath $(BIN))/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	  echo "import site; site.addsitedir('$$behind')" > \
+	  $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/behind.pth
+	$(@D)/bin/python -c "import torch, transformers, draftproof; print('transformers', transformers.__version__)"
 	@touch $@
 
 clean:  ## remove environments, caches and the built site
