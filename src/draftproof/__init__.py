@@ -1,0 +1,67 @@
+"""Correct batched speculative decoding: the output is exactly what the target alone would write."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from draftproof.api import Options, Pair, load
+    from draftproof.dropin import custom_generate
+    from draftproof.errors import (
+        DraftproofError,
+        InputError,
+        NumericsError,
+        OutOfMemoryError,
+        UnsupportedArgumentError,
+        UnsupportedModelError,
+        VocabularyError,
+    )
+    from draftproof.types import FinishReason, Result, SpecStats, StreamEvent
+
+__version__ = "0.1.0"
+
+# imported on first use, so that `import draftproof` does not load torch
+_HOMES = {
+    "DraftproofError": "errors",
+    "FinishReason": "types",
+    "InputError": "errors",
+    "NumericsError": "errors",
+    "Options": "api",
+    "OutOfMemoryError": "errors",
+    "Pair": "api",
+    "Result": "types",
+    "SpecStats": "types",
+    "StreamEvent": "types",
+    "UnsupportedArgumentError": "errors",
+    "UnsupportedModelError": "errors",
+    "VocabularyError": "errors",
+    "custom_generate": "dropin",
+    "load": "api",
+}
+
+__all__ = [
+    "DraftproofError",
+    "FinishReason",
+    "InputError",
+    "NumericsError",
+    "Options",
+    "OutOfMemoryError",
+    "Pair",
+    "Result",
+    "SpecStats",
+    "StreamEvent",
+    "UnsupportedArgumentError",
+    "UnsupportedModelError",
+    "VocabularyError",
+    "custom_generate",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'draftproof' has no attribute {name!r}")
+    return getattr(import_module(f"draftproof.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

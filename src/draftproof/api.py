@@ -1,0 +1,355 @@
+"""The Python door: load a pair of models, generate, stream. The only place that tokenises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from draftproof.batch import Request
+from draftproof.drafters.base import Drafter
+from draftproof.engine.assembly import Blueprint, Ngram, assemble
+from draftproof.engine.engine import Commit, Engine
+from draftproof.engine.events import Observer
+from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
+from draftproof.hf import BoundModel, default_eos, load_model, load_tokenizer
+from draftproof.numerics.shapes import FAST, Shapes
+from draftproof.sampling import Settings, as_ids, as_strings
+from draftproof.text import Detokenizer, Prompt, decode, encode, require_same_vocabulary
+from draftproof.types import Result, StreamEvent
+
+METHODS = ("rows",)
+EXECUTORS = ("torch",)
+NUMERICS = ("exact", "fast", "auto")
+
+
+class Options(TypedDict, total=False):
+    """Arguments of `generate`, `as_completed` and `stream`.
+
+    The first four are settings of a request: one value for all rows, or a list with one per row
+    (`eos_token_id` and `stop_strings`, which may be lists themselves: a list of lists).
+    """
+
+    max_new_tokens: int | Sequence[int]  # default 128
+    min_new_tokens: int | Sequence[int]  # default 0
+    eos_token_id: int | Sequence[Any] | None  # default: the model's own
+    stop_strings: str | Sequence[Any] | None  # default: none
+    max_num_seqs: int  # rows at a time, default 8
+    num_speculative_tokens: int  # K, default 4; 0 is plain decoding
+    max_num_batched_tokens: int  # tokens per target forward, default 512
+    max_model_len: int | None  # tokens per row; default: what the longest request needs
+    observers: Sequence[Observer]
+    debug: bool  # check every invariant in every round
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Requests and the engine that will run them."""
+
+    requests: list[Request]
+    engine: Engine
+
+
+def load(
+    target: str | Path,
+    draft: str | Path | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+    numerics: str = "auto",
+    method: str = "rows",
+    executor: str = "torch",
+    prompt_lookup_max: int = 3,
+    prompt_lookup_min: int = 1,
+    model_kwargs: dict[str, Any] | None = None,
+    draft_kwargs: dict[str, Any] | None = None,
+) -> Pair:
+    """Load a target and a draft from folders or hub ids.
+
+    draft:         a model, "ngram" for prompt lookup, or None for plain decoding
+    dtype:         "float32", "bfloat16", "float16", or "auto": what the checkpoint says
+    model_kwargs:  handed to `from_pretrained` of the target (device_map, quantization_config,
+                   revision, ...); draft_kwargs: of the draft, by default the same
+
+    Raises InputError, UnsupportedModelError, VocabularyError or NumericsError before any work.
+    """
+    options = dict(model_kwargs or {})
+    model = load_model(str(target), dtype=dtype, device=device, model_kwargs=options)
+    tokenizer = load_tokenizer(str(target))
+    helper, draft_tokenizer = None, None
+    if draft is not None and draft != "ngram":
+        extra = options if draft_kwargs is None else draft_kwargs
+        helper = load_model(str(draft), dtype=dtype, device=device, model_kwargs=extra)
+        draft_tokenizer = load_tokenizer(str(draft))
+    return Pair(
+        model,
+        "ngram" if draft == "ngram" else helper,
+        tokenizer=tokenizer,
+        draft_tokenizer=draft_tokenizer,
+        numerics=numerics,
+        method=method,
+        executor=executor,
+        prompt_lookup_max=prompt_lookup_max,
+        prompt_lookup_min=prompt_lookup_min,
+    )
+
+
+class Pair:
+    """A target and whatever drafts for it, ready to decode batches.
+
+    target, draft:  loaded transformers models (draft also "ngram", a `Drafter`, or None)
+    tokenizer:      of the target; without one prompts are token ids and results have no text
+
+    The models stay ordinary transformers models and may be used beside the pair.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        draft: Any = None,
+        *,
+        tokenizer: Any = None,
+        draft_tokenizer: Any = None,
+        numerics: str = "auto",
+        method: str = "rows",
+        executor: str = "torch",
+        prompt_lookup_max: int = 3,
+        prompt_lookup_min: int = 1,
+    ) -> None:
+        _choose("method", method, METHODS)
+        _choose("executor", executor, EXECUTORS)
+        _choose("numerics", numerics, NUMERICS)
+        if tokenizer is not None and draft_tokenizer is not None:
+            require_same_vocabulary(tokenizer, draft_tokenizer)
+        self.tokenizer = tokenizer
+        self.method, self.executor = method, executor
+        self._target = BoundModel(target)
+        self._draft = _bind_draft(
+            draft, Ngram(prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min)
+        )
+        self.numerics, self._shapes = _resolve_numerics(numerics)
+        self._eos = as_ids(default_eos(target))
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the target's embedding."""
+        return self._target.vocab_size
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Context length of the target, None when its config does not say."""
+        return self._target.max_positions
+
+    def describe(self) -> dict[str, Any]:
+        """The settings as they run, for reports."""
+        return {
+            "target": _name(self._target),
+            "draft": _name(self._draft),
+            "dtype": str(self._target.dtype).removeprefix("torch."),
+            "device": str(self._target.device),
+            "method": self.method,
+            "executor": self.executor,
+            "numerics": self.numerics,
+        }
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of one prompt. Raises InputError when it cannot be decoded from."""
+        ids = encode(self.tokenizer, prompt, self.vocab_size)
+        if self.max_model_len is not None and len(ids) > self.max_model_len:
+            raise InputError(
+                f"the prompt has {len(ids)} tokens, the target's context {self.max_model_len}"
+            )
+        return ids
+
+    def generate(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Result]:
+        """Decode all prompts; results in the order of the prompts.
+
+        prompts: strings, lists of token ids, or lists of chat messages. See `Options`.
+        Raises InputError, naming the prompt, before any work starts.
+        """
+        return sorted(self.as_completed(prompts, **options), key=lambda result: result.index)
+
+    def as_completed(
+        self, prompts: Sequence[Prompt], **options: Unpack[Options]
+    ) -> Iterator[Result]:
+        """Each result as soon as its row finishes; `result.index` says which prompt it is."""
+        job = self._prepare(prompts, options)
+        mode = self._mode(options)
+        return (
+            self._result(commit, mode)
+            for commits in self._rounds(job)
+            for commit in commits
+            if commit.row.finish_reason is not None
+        )
+
+    def stream(
+        self, prompts: Sequence[Prompt], **options: Unpack[Options]
+    ) -> Iterator[StreamEvent]:
+        """Tokens of every row as they are committed; the last event of a row has its result."""
+        return self._events(self._prepare(prompts, options), self._mode(options))
+
+    def _events(self, job: _Job, mode: str) -> Iterator[StreamEvent]:
+        writers: dict[int, Detokenizer] = {}
+        for commits in self._rounds(job):
+            for commit in commits:
+                index, final = commit.row.request.index, commit.row.finish_reason is not None
+                if not commit.emitted and not final:
+                    continue
+                text = None
+                if self.tokenizer is not None:
+                    writer = writers.setdefault(index, Detokenizer(self.tokenizer))
+                    text = writer.push(commit.emitted, final=final)
+                result = self._result(commit, mode) if final else None
+                yield StreamEvent(index=index, token_ids=commit.emitted, text=text, result=result)
+
+    def _rounds(self, job: _Job) -> Iterator[list[Commit]]:
+        for request in job.requests:
+            job.engine.add(request)
+        return job.engine.run()
+
+    def _prepare(self, prompts: Sequence[Prompt], options: Options) -> _Job:
+        requests = self._requests(prompts, options)
+        return _Job(requests, assemble(self._blueprint(requests, options)))
+
+    def _requests(self, prompts: Sequence[Prompt], options: Options) -> list[Request]:
+        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], (int, dict))):
+            raise InputError("generate takes a list of prompts; wrap a single prompt in a list")
+        settings = _settings(options, len(prompts), self._eos)
+        stops = any(item.stop_strings for item in settings)
+        if stops and self.tokenizer is None:
+            raise InputError("stop_strings need a tokenizer")
+        return [
+            Request(index=index, prompt=self._encode_numbered(index, prompt), settings=setting)
+            for index, (prompt, setting) in enumerate(zip(prompts, settings, strict=True))
+        ]
+
+    def _encode_numbered(self, index: int, prompt: Prompt) -> list[int]:
+        try:
+            return self.encode(prompt)
+        except InputError as error:
+            raise InputError(f"prompt {index}: {error}") from error
+
+    def _blueprint(self, requests: Sequence[Request], options: Options) -> Blueprint:
+        rows = _positive("max_num_seqs", options.get("max_num_seqs", 8))
+        drafted = options.get("num_speculative_tokens", 4)
+        if drafted < 0:
+            raise InputError(f"num_speculative_tokens must be 0 or more, got {drafted}")
+        budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))
+        return Blueprint(
+            target=self._target,
+            draft=self._draft,
+            target_shapes=self._shapes,
+            draft_shapes=self._shapes,
+            max_num_seqs=min(rows, max(1, len(requests))),
+            max_model_len=self._capacity(requests, options.get("max_model_len")),
+            num_speculative_tokens=drafted,
+            max_num_batched_tokens=budget,
+            decode=self._decode if self.tokenizer is not None else None,
+            observers=options.get("observers", ()),
+            debug=options.get("debug", False),
+        )
+
+    def _capacity(self, requests: Sequence[Request], wanted: int | None) -> int:
+        """Tokens per row: what the longest request needs, within the context and the wish.
+
+        The last token of a row is never cached.
+        """
+        longest = max((len(r.prompt) + r.settings.max_new_tokens - 1 for r in requests), default=1)
+        limits = [n for n in (longest, wanted, self.max_model_len) if n is not None]
+        for request in requests:
+            if len(request.prompt) > min(limits[1:], default=len(request.prompt)):
+                raise InputError(
+                    f"prompt {request.index} has {len(request.prompt)} tokens, more than "
+                    f"max_model_len {min(limits[1:])}"
+                )
+        return max(1, min(limits), max((len(r.prompt) for r in requests), default=1))
+
+    def _decode(self, ids: list[int]) -> str:
+        return decode(self.tokenizer, ids, skip_special_tokens=False)
+
+    def _mode(self, options: Options) -> str:
+        if self._draft is None:
+            return "plain: no draft"
+        if options.get("num_speculative_tokens", 4) == 0:
+            return "plain: num_speculative_tokens is 0"
+        return "speculative"
+
+    def _result(self, commit: Commit, mode: str) -> Result:
+        row, ids = commit.row, commit.row.emitted
+        assert row.finish_reason is not None
+        tokenizer = self.tokenizer
+        return Result(
+            index=row.request.index,
+            token_ids=ids,
+            text=None if tokenizer is None else decode(tokenizer, ids, skip_special_tokens=True),
+            finish_reason=row.finish_reason,
+            prompt_len=len(row.request.prompt),
+            stats=row.stats,
+            mode=mode,
+            numerics=self.numerics,
+        )
+
+
+def _choose(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise UnsupportedArgumentError(f"{name}={value!r}; choose one of {', '.join(allowed)}")
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise InputError(f"{name} must be 1 or more, got {value}")
+    return value
+
+
+def _resolve_numerics(wish: str) -> tuple[str, Shapes]:
+    if wish == "exact":
+        raise NumericsError("numerics='exact' is not available; use 'fast' or 'auto'")
+    return "fast", FAST
+
+
+def _bind_draft(draft: Any, ngram: Ngram) -> BoundModel | Ngram | Drafter | None:
+    if draft is None:
+        return None
+    if isinstance(draft, str):
+        _choose("draft", draft, ("ngram",))
+        return ngram
+    return draft if hasattr(draft, "propose") else BoundModel(draft)
+
+
+def _name(part: Any) -> str | None:
+    if part is None:
+        return None
+    if isinstance(part, BoundModel):
+        return part.model.config._name_or_path or type(part.model).__name__
+    return "ngram" if isinstance(part, Ngram) else getattr(part, "name", type(part).__name__)
+
+
+def _settings(options: Options, count: int, eos: tuple[int, ...]) -> list[Settings]:
+    news = _per_row("max_new_tokens", options.get("max_new_tokens", 128), count)
+    least = _per_row("min_new_tokens", options.get("min_new_tokens", 0), count)
+    ends = _per_row_nested("eos_token_id", options.get("eos_token_id", eos), count, int)
+    stops = _per_row_nested("stop_strings", options.get("stop_strings"), count, str)
+    return [
+        Settings(
+            max_new_tokens=news[i],
+            min_new_tokens=least[i],
+            eos_token_id=as_ids(ends[i]),
+            stop_strings=as_strings(stops[i]),
+        )
+        for i in range(count)
+    ]
+
+
+def _per_row(name: str, value: Any, count: int) -> list[Any]:
+    """One value per row from a scalar or a list."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * count
+    if len(values) != count:
+        raise InputError(f"{name} has {len(values)} values for {count} prompts")
+    return values
+
+
+def _per_row_nested(name: str, value: Any, count: int, kind: type) -> list[Any]:
+    """As `_per_row` where a flat list is one value for all rows."""
+    flat = not isinstance(value, (list, tuple)) or all(isinstance(item, kind) for item in value)
+    return [value] * count if flat else _per_row(name, value, count)

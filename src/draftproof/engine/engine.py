@@ -1,0 +1,179 @@
+"""The loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from draftproof.batch import Batch, Request, Row
+from draftproof.drafters.base import Drafter
+from draftproof.engine.events import Observer, RoundEvent, RowRound
+from draftproof.engine.scheduler import Plan, Scheduler
+from draftproof.engine.stopping import Cut, Decode, cut
+from draftproof.errors import InvariantError
+from draftproof.executors.base import Executor
+from draftproof.types import Drafts, Verdict
+from draftproof.verifiers.base import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a round gave one row."""
+
+    row: Row
+    emitted: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the verifier said of one row, on the host."""
+
+    accepted: int
+    choices: list[int]  # the target's own token after each scored position, [K + 1]
+    drafts: list[int]  # [K]
+
+    @property
+    def offered(self) -> list[int]:
+        """The accepted drafts and the correction or bonus."""
+        return self.choices[: self.accepted + 1]
+
+
+NOTHING = Outcome(0, [], [])  # a row that only read a part of its prompt
+
+
+@dataclass(kw_only=True)
+class Engine:
+    """Decodes requests through at most `batch.max_num_seqs` rows until none is left.
+
+    decode:  token ids to text, needed for stop strings only
+    debug:   check the invariants every round, with stale slots poisoned
+    """
+
+    target: Executor
+    drafter: Drafter
+    verifier: Verifier
+    scheduler: Scheduler
+    batch: Batch
+    decode: Decode | None = None
+    observers: Sequence[Observer] = ()
+    debug: bool = False
+    rounds: int = field(default=0, init=False)
+
+    def add(self, request: Request) -> None:
+        """Queue a request; it is admitted when a row is free."""
+        self.scheduler.waiting.append(request)
+
+    def run(self) -> Iterator[list[Commit]]:
+        """Round after round until every request is finished; rows are freed on any exit."""
+        try:
+            while self.scheduler.waiting or self.batch.rows:
+                yield self.step()
+        finally:
+            for row in list(self.batch):
+                self._release(row)
+
+    def step(self) -> list[Commit]:
+        """One round: admit, select, propose, score, judge, commit, emit."""
+        self.scheduler.admit(self.batch)
+        plan = self.scheduler.select(self.batch, self.target, self.drafter)
+        drafts = self.drafter.propose(plan.rows, plan.wanted)
+        tokens = plan.tokens(drafts, self.target.device, self.target.vocab_size)
+        logits = self.target.forward(tokens)
+        judged = _only(drafts, plan.judged)
+        verdict = self.verifier.judge(logits, [plan.rows[i] for i in plan.judged], judged)
+        return self._commit(plan, _to_host(plan, verdict, judged))
+
+    def _commit(self, plan: Plan, outcomes: dict[int, Outcome]) -> list[Commit]:
+        commits, events = [], []
+        for index, row in enumerate(plan.rows):
+            outcome, kv_len = outcomes.get(index, NOTHING), row.kv_len
+            kept = self._apply(row, plan.fed[index], outcome)
+            commits.append(Commit(row, kept))
+            if self.observers:
+                events.append(_describe(row, kv_len, plan.fed[index], outcome, kept))
+        self._after(events)
+        return commits
+
+    def _apply(self, row: Row, fed: int, outcome: Outcome) -> list[int]:
+        """Advance one row: append what is emitted, shorten both caches to what is true."""
+        kept = outcome.offered
+        if kept:
+            decision = self._cut(row, kept)
+            kept, row.finish_reason = kept[: decision.count], decision.reason
+            if row.generated:  # the token that ends the prefill belongs to no speculative round
+                row.stats.record(
+                    drafted=len(outcome.drafts), accepted=outcome.accepted, kept=len(kept)
+                )
+        row.kv_len += fed + max(0, len(kept) - 1)
+        row.tokens += kept
+        if row.finish_reason is not None:
+            self._release(row)
+        elif kept:
+            self.target.truncate(row.slot, row.kv_len)
+            self.drafter.commit(row)
+        return kept
+
+    def _cut(self, row: Row, offered: Sequence[int]) -> Cut:
+        # a row's last token is never cached, so capacity + 1 tokens fit
+        return cut(row, offered, self.decode, self.target.capacity + 1 - len(row.tokens))
+
+    def _release(self, row: Row) -> None:
+        self.target.release(row.slot)
+        self.drafter.release(row)
+        self.batch.rows.pop(row.slot, None)
+
+    def _after(self, events: list[RowRound]) -> None:
+        self.rounds += 1
+        if self.debug:
+            self.check()
+        if self.observers:
+            waiting = len(self.scheduler.waiting)
+            event = RoundEvent(number=self.rounds, rows=tuple(events), waiting=waiting)
+            for observer in self.observers:
+                observer.on_round(event)
+
+    def check(self) -> None:
+        """Every invariant, now; stale slots are poisoned so that a wrong mask shows at once."""
+        self.batch.check()
+        for row in self.batch:
+            if self.target.lengths[row.slot] != row.kv_len:
+                found = self.target.lengths[row.slot]
+                raise InvariantError(f"row {row.slot}: cached {found}, expected {row.kv_len}")
+        for executor in (self.target, getattr(self.drafter, "executor", None)):
+            if executor is not None:
+                executor.check()
+                executor.poison()
+
+
+def _only(drafts: Drafts, indices: Sequence[int]) -> Drafts:
+    """The drafts of the rows that are judged in this round."""
+    if len(indices) == len(drafts.counts):
+        return drafts
+    return Drafts(ids=drafts.ids[list(indices)], counts=[drafts.counts[i] for i in indices])
+
+
+def _to_host(plan: Plan, verdict: Verdict, drafts: Drafts) -> dict[int, Outcome]:
+    """The round's one device-to-host read: accepted counts, the target's tokens, the drafts."""
+    device, width = verdict.tokens.device, drafts.ids.shape[1]
+    parts = [verdict.accepted[:, None], verdict.tokens, drafts.ids.to(device)]
+    table = torch.cat(parts, dim=1).tolist()  # [R, 1 + (K_max + 1) + K_max]
+    return {
+        index: Outcome(line[0], line[1 : count + 2], line[width + 2 : width + 2 + count])
+        for index, count, line in zip(plan.judged, drafts.counts, table, strict=True)
+    }
+
+
+def _describe(row: Row, kv_len: int, fed: int, outcome: Outcome, kept: list[int]) -> RowRound:
+    return RowRound(
+        index=row.request.index,
+        slot=row.slot,
+        kv_len=kv_len,
+        fed=fed + len(outcome.drafts),
+        drafts=tuple(outcome.drafts),
+        target_ids=tuple(outcome.choices),
+        accepted=outcome.accepted,
+        emitted=tuple(kept),
+        finish_reason=row.finish_reason,
+    )

@@ -1,0 +1,123 @@
+"""Which rows run in a round, how many tokens each feeds, and who is admitted."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from draftproof.batch import Batch, Request, Row
+from draftproof.drafters.base import Drafter
+from draftproof.executors.base import Executor
+from draftproof.types import Drafts, RaggedTokens, SpecStats
+
+LEAST_PREFILL = 16  # prompt tokens per round even where decoding rows use the whole budget
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One round: `fed[i]` known tokens of `rows[i]`, then up to `wanted[i]` draft tokens.
+
+    A row with a prompt left to read feeds a chunk of it (`wanted` 0). `scored[i]` says whether the
+    last known token is among the fed ones, so that its logits count.
+    """
+
+    rows: Sequence[Row]
+    fed: Sequence[int]
+    wanted: Sequence[int]
+
+    @property
+    def scored(self) -> list[bool]:
+        """Whether the row's last known token is fed in this round."""
+        return [fed == row.lag for row, fed in zip(self.rows, self.fed, strict=True)]
+
+    @property
+    def judged(self) -> list[int]:
+        """Indices of the rows that get tokens in this round."""
+        return [index for index, scored in enumerate(self.scored) if scored]
+
+    def tokens(self, drafts: Drafts, device: torch.device, vocab_size: int) -> RaggedTokens:
+        """Known and draft tokens end to end; drafts never leave the device.
+
+        row a   known k, drafts d d        row b   a chunk of its prompt
+        ids     k d d | p p p p p          keep    3, 0
+        """
+        flat: list[int] = []
+        holes: list[int] = []
+        for row, fed, drafted in zip(self.rows, self.fed, drafts.counts, strict=True):
+            flat += row.tokens[row.kv_len : row.kv_len + fed]
+            holes += range(len(flat), len(flat) + drafted)
+            flat += [0] * drafted
+        ids = torch.tensor(flat, dtype=torch.int64, device=device)
+        if holes:
+            ids[holes] = _embeddable(drafts.ids[drafts.ids >= 0].to(device), vocab_size)
+        counts = [fed + count for fed, count in zip(self.fed, drafts.counts, strict=True)]
+        keep = [
+            (count + 1) * scored for count, scored in zip(drafts.counts, self.scored, strict=True)
+        ]
+        slots, starts = [row.slot for row in self.rows], [row.kv_len for row in self.rows]
+        return RaggedTokens(ids=ids, rows=slots, starts=starts, counts=counts, keep=keep)
+
+
+def _embeddable(ids: Tensor, vocab_size: int) -> Tensor:
+    """A draft id beyond the target's vocabulary is scored as some token and never accepted."""
+    return ids.clamp(max=vocab_size - 1)
+
+
+@dataclass(kw_only=True)
+class Scheduler:
+    """First come, first served; decoding rows first, then prompt chunks within the budget.
+
+    num_speculative_tokens: K, the most a row drafts; cut per row by its budget and the contexts
+    max_num_batched_tokens: tokens fed to the target per round
+    """
+
+    num_speculative_tokens: int
+    max_num_batched_tokens: int
+    waiting: deque[Request] = field(default_factory=deque)
+
+    def admit(self, batch: Batch) -> None:
+        """Give every free row to the next request."""
+        while self.waiting and (slot := batch.free_slot()) is not None:
+            request = self.waiting.popleft()
+            batch.rows[slot] = self._row(slot, request)
+
+    def _row(self, slot: int, request: Request) -> Row:
+        stats = SpecStats(num_spec_tokens=self.num_speculative_tokens)
+        return Row(slot=slot, request=request, tokens=list(request.prompt), stats=stats)
+
+    def select(self, batch: Batch, target: Executor, drafter: Drafter) -> Plan:
+        """Rows of this round in executor order."""
+        wanted = {row.slot: self._wanted(row, target, drafter) for row in batch}
+        busy = sum(1 + wanted[row.slot] for row in batch if row.decoding)
+        room = max(self.max_num_batched_tokens - busy, LEAST_PREFILL)
+        plan: list[tuple[Row, int, int]] = []
+        for row in sorted(batch, key=lambda row: row.request.index):
+            if row.decoding:
+                plan.append((row, 1, wanted[row.slot]))
+            elif (fed := min(row.lag, room)) > 0:
+                room -= fed
+                plan.append((row, fed, 0))
+        plan.sort(key=lambda item: item[0].slot)
+        return Plan(
+            rows=[row for row, _, _ in plan],
+            fed=[fed for _, fed, _ in plan],
+            wanted=[drafts for _, _, drafts in plan],
+        )
+
+    def _wanted(self, row: Row, target: Executor, drafter: Drafter) -> int:
+        """K of this row in this round; never the minimum over the batch."""
+        if not row.decoding:
+            return 0
+        limits = [
+            self.num_speculative_tokens,
+            row.budget - 1,  # the last token of the budget is the correction or bonus
+            target.capacity - len(row.tokens),
+        ]
+        own = drafter.limit(row)
+        if own is not None:
+            limits.append(own)
+        return max(0, min(limits))

@@ -1,0 +1,205 @@
+"""Which cache slots each token of one ragged forward reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from draftproof.numerics.attention import AttentionShape, additive_mask, attend
+from draftproof.numerics.shapes import Shapes, round_up
+from draftproof.types import RaggedTokens
+
+NARROW = 16  # rows that feed at most this many tokens share one attention call
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive cache rows `low .. high` whose tokens go through attention in one call.
+
+    counts 2, 3, 1  ->  width 3        flat index of each query; blanks repeat index 0 and
+         a a .                          are dropped from the output
+         b b b
+         c . .
+    """
+
+    low: int
+    high: int
+    width: int
+    view: int
+    first: int  # flat index of the block's first token
+    counts: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Tokens of the block."""
+        return sum(self.counts)
+
+    @property
+    def full(self) -> bool:
+        """Whether every row fills the block's width, so that no index is needed."""
+        return self.size == self.width * len(self.counts)
+
+
+def split(tokens: RaggedTokens, shapes: Shapes, capacity: int) -> list[Block]:
+    """Cut the rows into blocks: a wide row alone, neighbouring narrow rows together."""
+    runs: list[list[int]] = []
+    for index, (row, count) in enumerate(zip(tokens.rows, tokens.counts, strict=True)):
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and tokens.rows[last] == row - 1
+            and max(count, tokens.counts[last]) <= NARROW
+        ):
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return list(_blocks(runs, tokens, shapes, capacity))
+
+
+def _blocks(
+    runs: Sequence[Sequence[int]], tokens: RaggedTokens, shapes: Shapes, capacity: int
+) -> list[Block]:
+    blocks, first = [], 0
+    for run in runs:
+        counts = tuple(tokens.counts[i] for i in run)
+        longest = max(tokens.starts[i] + tokens.counts[i] for i in run)
+        blocks.append(
+            Block(
+                low=tokens.rows[run[0]],
+                high=tokens.rows[run[-1]] + 1,
+                width=round_up(max(counts), shapes.queries),
+                view=shapes.view_of(longest, capacity),
+                first=first,
+                counts=counts,
+            )
+        )
+        first += blocks[-1].size
+    return blocks
+
+
+@dataclass(slots=True)
+class _Placed:
+    """Index tensors of one forward on one device."""
+
+    rows: Tensor  # [N] cache row of each token
+    slots: Tensor  # [N] cache slot of each token
+    gather: list[Tensor | None] = field(default_factory=list)  # per block, [R * width]
+    scatter: list[Tensor | None] = field(default_factory=list)  # per block, [size]
+
+
+@dataclass(slots=True)
+class RowLayout:
+    """The row-anchored layout: token t of a row lives in slot t of that row.
+
+    A round writes each row's new tokens at that row's own length. A rejected entry stays behind
+    as a stale slot: it lies beyond every later query's position until it is overwritten, so the
+    mask `slot <= position` is all that keeps the layout right. Positions, masks and widths are
+    derived here from rows, starts and counts; no token id is looked at.
+    """
+
+    tokens: RaggedTokens
+    total: int  # N, including the filler tokens at the end
+    blocks: list[Block]
+    placed: dict[torch.device, _Placed] = field(default_factory=dict)
+    masks: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def plan(cls, tokens: RaggedTokens, shapes: Shapes, capacity: int) -> RowLayout:
+        """Derive one forward's layout; `capacity` is the number of slots per row."""
+        total = round_up(len(tokens.ids), shapes.tokens)
+        return cls(tokens, total, split(tokens, shapes, capacity))
+
+    def positions(self, device: torch.device) -> Tensor:
+        """Position of every real token, [N] int64."""
+        return self._on(device).slots
+
+    def write(self, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store new keys and values, [1, kv_heads, N, D], by (row, slot) pairs."""
+        place = self._on(keys.device)
+        real = len(place.rows)  # filler tokens are never written
+        keys[place.rows, :, place.slots] = key[0, :, :real].transpose(0, 1)
+        values[place.rows, :, place.slots] = value[0, :, :real].transpose(0, 1)
+
+    def attend(self, shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """query [1, heads, N, D] over the layer's whole cache -> [1, N, heads, D]."""
+        flat = query[0].transpose(0, 1)  # [N, heads, D]
+        parts = [self._block(index, shape, flat, keys, values) for index in range(len(self.blocks))]
+        filler = self.total - sum(block.size for block in self.blocks)
+        if filler:
+            parts.append(flat.new_zeros(filler, flat.shape[1], values.shape[-1]))
+        return (parts[0] if len(parts) == 1 else torch.cat(parts))[None]
+
+    def _block(
+        self, index: int, shape: AttentionShape, flat: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        block, place = self.blocks[index], self._on(keys.device)
+        rows, (_, heads, dim) = block.high - block.low, flat.shape
+        gather, scatter = place.gather[index], place.scatter[index]
+        piece = flat[block.first : block.first + block.size] if gather is None else flat[gather]
+        query = piece.reshape(rows, block.width, heads, dim).transpose(1, 2)  # [R, heads, Q, D]
+        out = attend(
+            shape,
+            query,
+            keys[block.low : block.high, :, : block.view],
+            values[block.low : block.high, :, : block.view],
+            self._mask(index, shape, heads // keys.shape[1], flat.dtype, flat.device),
+        )
+        out = out.transpose(1, 2).reshape(rows * block.width, heads, values.shape[-1])
+        return out if scatter is None else out[scatter]
+
+    def _mask(
+        self,
+        index: int,
+        shape: AttentionShape,
+        group: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Tensor:
+        key = (index, shape.window, group, dtype, device)
+        if key not in self.masks:
+            block = self.blocks[index]
+            starts = self.tokens.starts[self._row_of(index) :][: len(block.counts)]
+            start = torch.tensor(starts, device=device)[:, None]
+            step = torch.arange(block.width, device=device)
+            live = step < torch.tensor(block.counts, device=device)[:, None]
+            # blank queries look at slot 0 only: they cost nothing and stay finite
+            positions = torch.where(live, start + step, 0)
+            self.masks[key] = additive_mask(positions, block.view, shape.window, group, dtype)
+        return self.masks[key]
+
+    def _row_of(self, index: int) -> int:
+        return sum(len(block.counts) for block in self.blocks[:index])
+
+    def _on(self, device: torch.device) -> _Placed:
+        if device not in self.placed:
+            self.placed[device] = self._place(device)
+        return self.placed[device]
+
+    def _place(self, device: torch.device) -> _Placed:
+        counts = torch.tensor(self.tokens.counts)
+        ends = counts.cumsum(0)
+        begins = ends - counts
+        rows = torch.tensor(self.tokens.rows).repeat_interleave(counts)
+        starts = torch.tensor(self.tokens.starts)
+        slots = torch.arange(len(rows)) + (starts - begins).repeat_interleave(counts)
+        place = _Placed(rows.to(device), slots.to(device))
+        for block in self.blocks:
+            gather, scatter = _indices(block)
+            place.gather.append(None if gather is None else gather.to(device))
+            place.scatter.append(None if scatter is None else scatter.to(device))
+        return place
+
+
+def _indices(block: Block) -> tuple[Tensor | None, Tensor | None]:
+    """Flat index of each query slot of a ragged block, and the slots that hold real tokens."""
+    if block.full:
+        return None, None
+    counts = torch.tensor(block.counts)
+    begins = block.first + counts.cumsum(0) - counts
+    step = torch.arange(block.width)
+    live = step < counts[:, None]  # [R, width]
+    gather = torch.where(live, begins[:, None] + step, block.first)
+    return gather.flatten(), live.flatten().nonzero()[:, 0]

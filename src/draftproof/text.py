@@ -1,0 +1,118 @@
+"""Between text and token ids: prompts in, incremental text out, and whose ids are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftproof.errors import InputError, VocabularyError
+
+Prompt = str | Sequence[int] | Sequence[dict[str, Any]]
+REPLACEMENT = "\ufffd"
+
+
+def encode(tokenizer: Any, prompt: Prompt, vocab_size: int) -> list[int]:
+    """Token ids of a string, of chat messages, or of ids given as they are.
+
+    Raises InputError, naming what is wrong with the prompt.
+    """
+    if isinstance(prompt, str):
+        ids = list(_need(tokenizer, "a string")(prompt)["input_ids"])
+    elif _is_chat(prompt):
+        ids = _encode_chat(_need(tokenizer, "chat messages"), prompt)
+    elif hasattr(prompt, "tolist"):
+        ids = prompt.tolist()
+    else:
+        ids = list(prompt)
+    return _checked(ids, vocab_size)
+
+
+def _need(tokenizer: Any, what: str) -> Any:
+    if tokenizer is None:
+        raise InputError(f"{what} needs a tokenizer; give token ids, or load one with the model")
+    return tokenizer
+
+
+def _is_chat(prompt: Any) -> bool:
+    return isinstance(prompt, (list, tuple)) and bool(prompt) and isinstance(prompt[0], dict)
+
+
+def _encode_chat(tokenizer: Any, messages: Any) -> list[int]:
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise InputError("the tokenizer has no chat template; give the prompt as text")
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    # the template writes the special tokens itself
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _checked(ids: list[int], vocab_size: int) -> list[int]:
+    if not ids:
+        raise InputError("the prompt has no tokens; give at least one (for instance the bos token)")
+    for position, token in enumerate(ids):
+        if type(token) is not int:
+            raise InputError(
+                f"position {position} holds {token!r}; a prompt is a string, a list of token ids, "
+                "or a list of chat messages"
+            )
+        if not 0 <= token < vocab_size:
+            raise InputError(
+                f"token id {token} at position {position} is outside the vocabulary of {vocab_size}"
+            )
+    return ids
+
+
+def require_same_vocabulary(target: Any, draft: Any) -> None:
+    """Raise VocabularyError unless both tokenizers give every shared token the same id.
+
+    Different padding of the embeddings does not matter, nor do tokens that only one side has.
+    """
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    shared = ours.keys() & theirs.keys()
+    if len(shared) < 0.9 * max(len(ours), len(theirs)):
+        raise VocabularyError(
+            f"target and draft have different tokenizers: {len(ours)} and {len(theirs)} tokens, "
+            f"{len(shared)} in common; use a draft of the same family, or draft='ngram'"
+        )
+    for token in sorted(shared):
+        if ours[token] != theirs[token]:
+            raise VocabularyError(
+                f"target and draft have different tokenizers: {token!r} is {ours[token]} in the "
+                f"target and {theirs[token]} in the draft; use a draft of the same family, or "
+                "draft='ngram'"
+            )
+
+
+@dataclass(slots=True)
+class Detokenizer:
+    """Text of a growing row, piece by piece, never splitting a character.
+
+    The pieces put together are the decoded whole. Only tokens since the last piece are decoded
+    anew, after a few older ones that fix how the tokenizer joins them.
+    """
+
+    tokenizer: Any
+    ids: list[int] = field(default_factory=list)
+    prefix: int = 0
+    shown: int = 0
+
+    def push(self, new: Sequence[int], *, final: bool = False) -> str:
+        """Text that has become certain with these tokens; the rest with `final`."""
+        self.ids += new
+        before = self._decode(self.ids[self.prefix : self.shown])
+        after = self._decode(self.ids[self.prefix :])
+        if len(after) <= len(before) or (after.endswith(REPLACEMENT) and not final):
+            return after[len(before) :] if final else ""
+        self.prefix, self.shown = self.shown, len(self.ids)
+        return after[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return decode(self.tokenizer, ids, skip_special_tokens=True)
+
+
+def decode(tokenizer: Any, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    """Text of token ids, exactly: no spaces are cleaned up."""
+    text: str = tokenizer.decode(
+        list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+    )
+    return text
