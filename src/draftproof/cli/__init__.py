@@ -1,0 +1,49 @@
+"""The `draftproof` command: one file per sub-command.
+
+Nothing here imports torch or transformers before a command runs, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from draftproof.cli import check, demo, generate
+
+app = typer.Typer(
+    name="draftproof",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from draftproof import __version__
+
+        typer.echo(f"draftproof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _draftproof(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Correct batched speculative decoding for Hugging Face transformers models."""
+
+
+app.command("demo")(demo.command)
+app.command("generate")(generate.command)
+app.command("check")(check.command)
+
+
+def main() -> None:
+    """Run the command line; `python -m draftproof` is the same program."""
+    app(prog_name="draftproof")

@@ -1,0 +1,59 @@
+"""What every command says the same way: errors, notes, exit codes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from enum import IntEnum
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from draftproof.errors import DraftproofError, InvariantError
+
+
+class Exit(IntEnum):
+    """Exit codes of all commands."""
+
+    OK = 0
+    FAILED = 1  # the command ran, and some lines failed or some tokens differ
+    USAGE = 2  # nothing could be done as asked
+    INTERRUPTED = 130  # Ctrl-C, as shells count it
+
+
+def stderr() -> Console:
+    """Made anew for every use: tests and shells may replace sys.stderr."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def stdout() -> Console:
+    """For tables; text of models is written with `typer.echo`, which never wraps or colours."""
+    return Console(highlight=False)
+
+
+def note(message: str, style: str = "") -> None:
+    """One line on stderr, whatever line breaks and brackets the message holds."""
+    stderr().print(Text(" ".join(message.split()), style=style))
+
+
+def reports_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn the errors a user can meet into one red line and an exit code.
+
+    A broken invariant is our bug and keeps its traceback.
+    """
+
+    @functools.wraps(command)
+    def reporting(*args: object, **kwargs: object) -> None:
+        try:
+            command(*args, **kwargs)
+        except InvariantError:
+            raise
+        except (DraftproofError, OSError) as error:
+            note(f"error: {error}", style="bold red")
+            raise typer.Exit(Exit.USAGE) from None
+        except KeyboardInterrupt:
+            note("interrupted", style="yellow")
+            raise typer.Exit(Exit.INTERRUPTED) from None
+
+    return reporting

@@ -1,0 +1,34 @@
+"""Prompts to token ids; what does not fit the model becomes an item's error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from draftproof.cli.inputs import Item
+from draftproof.errors import InputError
+
+if TYPE_CHECKING:
+    from draftproof.api import Pair
+
+
+def encode_items(pair: Pair, items: Iterable[Item]) -> list[Item]:
+    """Every item with token ids or with an error."""
+    return [item if item.error else _encode(pair, item) for item in items]
+
+
+def _encode(pair: Pair, item: Item) -> Item:
+    assert item.prompt is not None, "an item has a prompt or an error"
+    try:
+        return replace(item, ids=pair.encode(item.prompt))
+    except InputError as error:
+        return replace(item, error=str(error))
+    except Exception as error:
+        # A chat template is a program that came with the model: it may raise anything to refuse a
+        # conversation, and that must not stop the other lines.
+        if not (isinstance(item.prompt, list) and isinstance(item.prompt[0], dict)):
+            raise
+        return replace(
+            item, error=f"the chat template refuses: {str(error) or type(error).__name__}"
+        )

@@ -1,0 +1,58 @@
+"""The only way from a command to the models; tests put a scripted pair here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftproof.cli.options import ModelOptions
+from draftproof.errors import DraftproofError, InputError
+
+if TYPE_CHECKING:
+    from draftproof.api import Pair
+
+
+# Raised while loading, these are more likely a fault of the code than of what the user named.
+BUGS = (TypeError, AttributeError, NameError, LookupError)
+
+
+def open_pair(options: ModelOptions) -> Pair:
+    """Load target and draft. This is where torch is first imported.
+
+    Raises InputError for the many things that transformers, torch and safetensors raise when a
+    name, a file or a device is wrong.
+    """
+    _refuse_missing_folders(options.models)
+    if options.is_local:  # bars are for downloads; weights on disk load in a moment
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        return _load(options)
+    except (DraftproofError, *BUGS):
+        raise
+    except Exception as error:
+        names = " and ".join(options.models)
+        raise InputError(f"cannot load {names} on {options.device}: {error}") from error
+
+
+def _refuse_missing_folders(names: list[str]) -> None:
+    """Without this the hub is asked for a model of that name, and complains about the name."""
+    for name in names:
+        if name.startswith((".", "/", "~", os.sep)) and not Path(name).is_dir():
+            raise InputError(f"no such folder: {name}")
+
+
+def _load(options: ModelOptions) -> Pair:
+    import draftproof
+
+    return draftproof.load(
+        options.target,
+        "ngram" if options.ngram else options.draft,
+        dtype=options.dtype,
+        device=options.device,
+        numerics=options.numerics,
+        method=options.method,
+        executor=options.executor,
+        prompt_lookup_max=options.prompt_lookup_max,
+        prompt_lookup_min=options.prompt_lookup_min,
+    )

@@ -1,0 +1,181 @@
+"""Options that several commands share, and the groups of them that travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from draftproof.errors import InputError
+
+
+class Dtype(StrEnum):
+    """Number formats of the weights; auto is what the model's own files say."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class Numerics(StrEnum):
+    """exact: the same bits in every batch; fast: the best kernels; auto: exact where it holds."""
+
+    AUTO = "auto"
+    EXACT = "exact"
+    FAST = "fast"
+
+
+# -- models
+
+Target = Annotated[str, typer.Option("--target", help="Target model: a folder or a hub id.")]
+Draft = Annotated[
+    str | None, typer.Option("--draft", help="Draft model: a folder or a hub id. None: plain.")
+]
+Ngram = Annotated[
+    bool, typer.Option("--ngram", help="Draft by looking up n-grams in the row's own text.")
+]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Number format of the weights.")]
+Device = Annotated[str, typer.Option("--device", help="Where to run: cpu, cuda, cuda:1, ...")]
+NumericsOption = Annotated[
+    Numerics,
+    typer.Option("--numerics", help="exact: the same bits in every batch. fast: the best kernels."),
+]
+Method = Annotated[str, typer.Option("--method", help="How rows of unequal length share a batch.")]
+Executor = Annotated[str, typer.Option("--executor", help="What runs the model.")]
+LookupMax = Annotated[
+    int, typer.Option("--prompt-lookup-max", min=1, help="Longest n-gram that --ngram looks up.")
+]
+LookupMin = Annotated[
+    int, typer.Option("--prompt-lookup-min", min=1, help="Shortest n-gram that --ngram looks up.")
+]
+
+# -- input
+
+Prompts = Annotated[
+    list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")
+]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        help="Prompts: .jsonl (prompt, messages, turns or text), .txt (one per line), a folder of "
+        ".txt files, or - for stdin, which is also the default.",
+    ),
+]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Put text prompts through the model's chat template.")
+]
+
+# -- decoding
+
+MaxNewTokens = Annotated[
+    int, typer.Option("--max-new-tokens", min=0, help="Longest continuation, in tokens.")
+]
+MinNewTokens = Annotated[
+    int, typer.Option("--min-new-tokens", min=0, help="Shortest continuation, in tokens.")
+]
+StopStrings = Annotated[
+    list[str] | None,
+    typer.Option("--stop-string", help="End a row at this text; may be given several times."),
+]
+MaxNumSeqs = Annotated[
+    int, typer.Option("--max-num-seqs", min=1, help="Most rows decoded together.")
+]
+NumSpeculativeTokens = Annotated[
+    int, typer.Option("--num-speculative-tokens", min=0, help="Draft tokens per row and round (K).")
+]
+MaxNumBatchedTokens = Annotated[
+    int, typer.Option("--max-num-batched-tokens", min=1, help="Most tokens fed in one round.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptions:
+    """What `draftproof.load` is asked for."""
+
+    target: str
+    draft: str | None = None
+    ngram: bool = False
+    dtype: str = "auto"
+    device: str = "cpu"
+    numerics: str = "auto"
+    method: str = "rows"
+    executor: str = "torch"
+    prompt_lookup_max: int = 3
+    prompt_lookup_min: int = 1
+
+    def __post_init__(self) -> None:
+        if self.draft is not None and self.ngram:
+            raise InputError("give either --draft or --ngram, not both")
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise InputError(
+                f"--prompt-lookup-min {self.prompt_lookup_min} is more than "
+                f"--prompt-lookup-max {self.prompt_lookup_max}"
+            )
+
+    @property
+    def models(self) -> list[str]:
+        """Folders and hub ids."""
+        return [self.target] if self.draft is None else [self.target, self.draft]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing can be left to download."""
+        return all(Path(name).is_dir() for name in self.models)
+
+    def settings(self) -> dict[str, Any]:
+        """By option name, folders as absolute paths, for comparing two runs."""
+        values = asdict(self) | {"target": _absolute(self.target), "draft": _absolute(self.draft)}
+        return as_options(values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodingOptions:
+    """What `Pair.generate` is asked for."""
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    stop_strings: Sequence[str] = ()
+    max_num_seqs: int = 8
+    num_speculative_tokens: int = 4
+    max_num_batched_tokens: int = 512
+
+    def settings(self) -> dict[str, Any]:
+        """By option name, for comparing two runs.
+
+        How many rows share a batch is left out: a run that did not fit in memory may be resumed
+        with fewer.
+        """
+        values = asdict(self) | {"stop_strings": list(self.stop_strings)}
+        del values["max_num_seqs"], values["max_num_batched_tokens"]
+        values["stop_string"] = values.pop("stop_strings")
+        return as_options(values)
+
+    def keywords(self, limits: Sequence[int | None] = ()) -> dict[str, Any]:
+        """Keywords of `Pair.generate`; `limits` are requests' own max_new_tokens."""
+        own = any(limit is not None for limit in limits)
+        default = self.max_new_tokens
+        return {
+            "max_new_tokens": [default if n is None else n for n in limits] if own else default,
+            "min_new_tokens": self.min_new_tokens,
+            "stop_strings": list(self.stop_strings) or None,
+            "max_num_seqs": self.max_num_seqs,
+            "num_speculative_tokens": self.num_speculative_tokens,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+        }
+
+
+def as_options(values: dict[str, Any]) -> dict[str, Any]:
+    """Names of fields to the names a user typed."""
+    return {f"--{name.replace('_', '-')}": value for name, value in values.items()}
+
+
+def _absolute(name: str | None) -> str | None:
+    """A folder as an absolute path; a hub id stays as it is."""
+    return str(Path(name).resolve()) if name is not None and Path(name).exists() else name

@@ -1,0 +1,101 @@
+"""A bar on stderr that follows the engine round by round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from draftproof.cli.console import stderr
+
+if TYPE_CHECKING:
+    from draftproof.engine.events import RoundEvent, RowRound
+
+
+class Meter:
+    """An observer that counts the tokens of a run while it goes on.
+
+    budgets: the most tokens each request may emit; what a row leaves unused is taken off the total
+             when it ends, so that the time left does not jump
+    """
+
+    def __init__(
+        self, budgets: Sequence[int], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.budgets = list(budgets)
+        self.tokens = self.drafted = self.accepted = self.finished = 0
+        self.total = sum(self.budgets)
+        self._clock = clock
+        self._started = clock()
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Count one round."""
+        for row in event.rows:
+            self._count(row)
+
+    def _count(self, row: RowRound) -> None:
+        self.tokens += len(row.emitted)
+        self.budgets[row.index] -= len(row.emitted)
+        if row.target_ids:  # a row that only read its prompt has none
+            self.drafted += len(row.target_ids) - 1
+            self.accepted += min(row.accepted, len(row.emitted))
+        if row.finish_reason is not None:
+            self.finished += 1
+            self.total -= self.budgets[row.index]
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since the run began."""
+        return self._clock() - self._started
+
+    def status(self) -> str:
+        """What the bar says beside itself."""
+        rate = self.tokens / max(self.seconds, 1e-9)
+        words = [f"{self.finished}/{len(self.budgets)} requests", f"{rate:.1f} tokens/s"]
+        if self.drafted:
+            words.append(f"{self.accepted / self.drafted:.0%} accepted")
+        return ", ".join(words)
+
+
+class ProgressBar:
+    """Shows a meter; as an observer it updates with every round. Silent where nobody watches."""
+
+    def __init__(self, meter: Meter) -> None:
+        console = stderr()
+        self.meter = meter
+        self._bar = Progress(
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[status]}", markup=False),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+            refresh_per_second=4,
+        )
+        self._task = self._bar.add_task("", total=meter.total, status=meter.status())
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Count one round and show it."""
+        self.meter.on_round(event)
+        self._bar.update(
+            self._task,
+            completed=self.meter.tokens,
+            total=self.meter.total,
+            status=self.meter.status(),
+        )
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
