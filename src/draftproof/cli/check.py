@@ -1,0 +1,136 @@
+"""`draftproof check`: are the tokens of batched speculative decoding those of plain decoding?"""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from draftproof.cli import options as opt
+from draftproof.cli.checking import Check, run_check
+from draftproof.cli.compare import Divergence
+from draftproof.cli.console import Exit, reports_errors, stderr, stdout
+from draftproof.cli.inputs import read_items
+from draftproof.cli.summary import percent
+from draftproof.errors import InputError
+
+BatchSizes = Annotated[
+    str, typer.Option("--batch-sizes", help="Batch sizes to check, separated by commas.")
+]
+Report = Annotated[
+    str | None, typer.Option("--json", help="Write the report as JSON to this file; - is stdout.")
+]
+SHOWN = 10  # divergences in the table; the JSON report holds all
+
+
+@reports_errors
+def command(
+    target: opt.Target,
+    draft: opt.Draft = None,
+    ngram: opt.Ngram = False,
+    prompt: opt.Prompts = None,
+    input: opt.Input = None,
+    chat: opt.Chat = False,
+    batch_sizes: BatchSizes = "1,4,8",
+    max_new_tokens: opt.MaxNewTokens = 64,
+    min_new_tokens: opt.MinNewTokens = 0,
+    stop_string: opt.StopStrings = None,
+    num_speculative_tokens: opt.NumSpeculativeTokens = 4,
+    max_num_batched_tokens: opt.MaxNumBatchedTokens = 512,
+    prompt_lookup_max: opt.LookupMax = 3,
+    prompt_lookup_min: opt.LookupMin = 1,
+    dtype: opt.DtypeOption = opt.Dtype.AUTO,
+    device: opt.Device = "cpu",
+    numerics: opt.NumericsOption = opt.Numerics.AUTO,
+    method: opt.Method = "rows",
+    executor: opt.Executor = "torch",
+    json: Report = None,
+) -> None:
+    """Compare speculative decoding at several batch sizes with plain decoding one at a time.
+
+    Token ids are compared, not text. A row's partial match is the share of its reference before
+    the first difference.
+
+    Exit codes: 0 all equal, 1 some differ, 2 nothing could be checked as asked.
+    """
+    sizes = parse_sizes(batch_sizes)
+    models = opt.ModelOptions(
+        target=target,
+        draft=draft,
+        ngram=ngram,
+        dtype=dtype,
+        device=device,
+        numerics=numerics,
+        method=method,
+        executor=executor,
+        prompt_lookup_max=prompt_lookup_max,
+        prompt_lookup_min=prompt_lookup_min,
+    )
+    decoding = opt.DecodingOptions(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        stop_strings=tuple(stop_string or ()),
+        num_speculative_tokens=num_speculative_tokens,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    check = run_check(read_items(prompt, input, chat=chat), models, decoding, sizes)
+    _print(check, to_stderr=json == "-")
+    _write(check, json)
+    raise typer.Exit(Exit.OK if check.equal else Exit.FAILED)
+
+
+def parse_sizes(text: str) -> list[int]:
+    """ "1,4,8" as numbers, each once."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
+        raise InputError(f"--batch-sizes must be whole numbers from 1, as in 1,4,8; got {text!r}")
+    return list(dict.fromkeys(int(word) for word in words))
+
+
+def _print(check: Check, *, to_stderr: bool) -> None:
+    console = stderr() if to_stderr else stdout()
+    console.print(_table(check))
+    for trial in check.trials:
+        for divergence in trial.comparison.divergences[:SHOWN]:
+            where = f"batch {trial.batch_size}, {check.sources[divergence.row]}"
+            console.print(f"{where}: {_words(divergence, check)}", markup=False, soft_wrap=True)
+
+
+def _table(check: Check) -> Table:
+    table = Table(title=f"{check.prompts} prompts against plain decoding one at a time")
+    for name in ("batch size", "exact", "partial", "acceptance", "tokens/s", "numerics", "mode"):
+        table.add_column(name, justify="left" if name in ("numerics", "mode") else "right")
+    for trial in check.trials:
+        match, summary = trial.comparison, trial.summary
+        table.add_row(
+            str(trial.batch_size),
+            f"{match.exact}/{match.rows}",
+            percent(match.partial),
+            percent(summary.stats.draft_acceptance_rate) if summary.stats.num_draft_tokens else "-",
+            f"{summary.tokens_per_second:.1f}",
+            ", ".join(sorted(summary.numerics)),
+            ", ".join(sorted(summary.modes)),
+        )
+    return table
+
+
+def _words(divergence: Divergence, check: Check) -> str:
+    expected, found = (_token(i, check) for i in (divergence.expected, divergence.found))
+    return f"token {divergence.position}: expected {expected}, found {found}"
+
+
+def _token(token_id: int | None, check: Check) -> str:
+    return "the end" if token_id is None else f"{token_id} {check.token_text(token_id)!r}"
+
+
+def _write(check: Check, where: str | None) -> None:
+    if where is None:
+        return
+    text = jsonlib.dumps(check.as_dict(), indent=2)
+    if where == "-":
+        typer.echo(text)
+    else:
+        Path(where).write_text(text + "\n", encoding="utf-8")
