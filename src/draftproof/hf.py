@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, Cache
 from transformers.generation import (
     EosTokenCriteria,
@@ -25,13 +26,25 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from draftproof.errors import UnsupportedModelError
 from draftproof.numerics.attention import AttentionShape, attend, attend_standard
+from draftproof.numerics.linear import (
+    RoundedRows,
+    calibrate_linears,
+    fill_rows,
+    restore_linears,
+)
+from draftproof.numerics.shapes import Shapes
 
 ATTENTION = "draftproof"
+PLAIN = Shapes(view=1)
 SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
 
 
 class Layout(Protocol):
     """Where the tokens of one forward sit in the KV cache; given to every attention layer."""
+
+    @property
+    def shapes(self) -> Shapes:
+        """Rounding rules of this forward."""
 
     def write(self, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> None:
         """Store the new tokens, [1, kv_heads, N, D], in a layer's cache."""
@@ -42,10 +55,25 @@ class Layout(Protocol):
 
 @dataclass(slots=True)
 class Binding:
-    """Shared by a model's attention modules; holds the layout while a forward runs."""
+    """Shared by a model's attention and linear modules.
+
+    layout:  set while an executor's forward runs
+    shapes:  set while transformers' own loop runs under this package's numerics
+    """
 
     layout: Layout | None = None
-    shapes: Any = None
+    shapes: Shapes | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether calibrated kernels are wanted right now."""
+        return self.layout is not None or self.shapes is not None
+
+    @property
+    def row_multiple(self) -> int:
+        """Rows a linear is called with are multiples of this."""
+        shapes = self.shapes if self.layout is None else self.layout.shapes
+        return 1 if shapes is None else shapes.tokens
 
 
 def attention_forward(
@@ -78,9 +106,45 @@ def attention_forward(
     binding: Binding | None = getattr(module, "draftproof", None)
     if binding is not None and binding.layout is not None:
         return binding.layout.attend(shape, query, key, value), None
-    shapes = None if binding is None else binding.shapes
+    shapes = (None if binding is None else binding.shapes) or PLAIN
     return attend_standard(shape, query, key, value, attention_mask, shapes), None
 
+
+def experts_forward(
+    module: Any, hidden: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    """Mixture-of-experts layers: the rows an expert gets depend on the batch, so they are rounded.
+
+    hidden [N, D], top_k_index and top_k_weights [N, k] -> [N, D]. Experts add to a token in
+    ascending order, whatever other tokens they serve. Registered with transformers' experts
+    interface (5.0 and later; before that experts are ordinary linears).
+    """
+    multiple = module.draftproof.row_multiple
+    out = torch.zeros_like(hidden)
+    for expert in top_k_index.unique().tolist():
+        token, place = torch.where(top_k_index == expert)
+        rows = _expert(module, expert, fill_rows(hidden[token], multiple))[: len(token)]
+        out.index_add_(0, token, (rows * top_k_weights[token, place, None]).to(out.dtype))
+    return out
+
+
+def _expert(module: Any, expert: int, rows: Tensor) -> Tensor:
+    name = "gate_up_proj" if module.has_gate else "up_proj"
+    up = _project(module, name, expert, rows)
+    inner = module._apply_gate(up) if module.has_gate else module.act_fn(up)
+    return _project(module, "down_proj", expert, inner)
+
+
+def _project(module: Any, name: str, expert: int, rows: Tensor) -> Tensor:
+    weight = getattr(module, name)[expert]
+    bias = getattr(module, f"{name}_bias")[expert] if module.has_bias else None
+    return functional.linear(rows, weight.T if module.is_transposed else weight, bias)
+
+
+with contextlib.suppress(ImportError):  # before 5.0 there is no such interface
+    from transformers.integrations.moe import ExpertsInterface
+
+    ExpertsInterface.register(ATTENTION, experts_forward)
 
 AttentionInterface.register(ATTENTION, attention_forward)
 AttentionMaskInterface.register(ATTENTION, sdpa_mask)
@@ -134,6 +198,7 @@ class _Probe:
 
     layers: dict[int, LayerKV] = field(default_factory=dict)
     attended: int = 0
+    shapes: Shapes = PLAIN
 
     def attend(self, shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         self.attended += 1
@@ -198,7 +263,8 @@ def _refuse_length_dependent_rope(config: Any, name: str) -> None:
 class BoundModel:
     """A transformers model prepared for flat ragged forwards; the model itself stays usable.
 
-    Its attention implementation is switched to "draftproof" only while `forward` runs.
+    Its attention implementation is switched to "draftproof" only while `forward` runs, and so are
+    its linears (`rewrite` says what was done to them); see `release`.
 
     Raises UnsupportedModelError when the model cannot be decoded row by row.
     """
@@ -210,12 +276,17 @@ class BoundModel:
         self.device: torch.device = next(model.parameters()).device
         self.vocab_size = int(self.config.vocab_size)
         self._binding = _bind(model)
-        self._configs = _attention_configs(model)
+        self._switch = _Switch(model)
+        self.rewrite = calibrate_linears(model, self._binding)
         parameters = inspect.signature(model.forward).parameters
         # the keyword moved in 5.24; the old one still works there, with a deprecation warning
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._slices_logits = "logits_to_keep" in parameters
         self.layers = self._probe_layers()
+
+    def release(self) -> None:
+        """Give the model its ordinary linears back and drop their float32 copies."""
+        restore_linears(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -250,16 +321,12 @@ class BoundModel:
 
     @contextlib.contextmanager
     def _active(self, layout: Any) -> Iterator[None]:
-        before = [config._attn_implementation for config in self._configs]
         self._binding.layout = layout
         try:
-            for config in self._configs:
-                config._attn_implementation = ATTENTION
-            yield
+            with self._switch:
+                yield
         finally:
             self._binding.layout = None
-            for config, name in zip(self._configs, before, strict=True):
-                config._attn_implementation = name
 
     def _probe_layers(self) -> list[LayerKV]:
         """One token through the model: what each layer stores, and whether we are in control."""
@@ -280,7 +347,7 @@ class BoundModel:
 
 def _bind(model: nn.Module) -> Binding:
     """Give every attention module the model's one Binding (kept when there already is one)."""
-    modules = [m for m in model.modules() if "layer_idx" in vars(m)]
+    modules = [m for m in model.modules() if "layer_idx" in vars(m) or hasattr(m, "is_transposed")]
     found = next((vars(m)["draftproof"] for m in modules if "draftproof" in vars(m)), None)
     binding = found if isinstance(found, Binding) else Binding()
     for module in modules:
@@ -288,26 +355,44 @@ def _bind(model: nn.Module) -> Binding:
     return binding
 
 
-def _attention_configs(model: nn.Module) -> list[Any]:
-    """Every distinct config object whose attention implementation a module may read."""
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-    return list(configs.values())
+class _Switch:
+    """Points every config of a model at this package's attention and experts, and back again."""
+
+    def __init__(self, model: nn.Module) -> None:
+        configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+        # models without experts have no experts implementation to switch
+        self.places = [
+            (config, name)
+            for config in configs.values()
+            for name in ("_attn_implementation", "_experts_implementation")
+            if getattr(config, name, None) is not None or name == "_attn_implementation"
+        ]
+        self.before: list[Any] = []
+
+    def __enter__(self) -> None:
+        self.before = [getattr(config, name) for config, name in self.places]
+        for config, name in self.places:
+            setattr(config, name, ATTENTION)
+
+    def __exit__(self, *error: object) -> None:
+        for (config, name), value in zip(self.places, self.before, strict=True):
+            setattr(config, name, value)
 
 
 @contextlib.contextmanager
-def using_attention(model: nn.Module, shapes: Any = None) -> Iterator[None]:
-    """Run `model.generate(...)` with draftproof's attention function under given shapes."""
-    binding, configs = _bind(model), _attention_configs(model)
-    before = [config._attn_implementation for config in configs]
-    binding.shapes = shapes
+def same_numerics(bound: BoundModel, shapes: Shapes) -> Iterator[None]:
+    """Run transformers' own `model.generate(...)` with this package's kernels and shapes.
+
+    Its attention and linears are then called as an executor with these `shapes` calls them, so
+    that outputs can be compared bit for bit. Give `generate` a plain `DynamicCache()` for models
+    with a sliding window: a cache that drops old keys moves the others to other slots.
+    """
+    bound._binding.shapes = shapes
     try:
-        for config in configs:
-            config._attn_implementation = ATTENTION
-        yield
+        with bound._switch, RoundedRows(shapes.tokens):
+            yield
     finally:
-        binding.shapes = None
-        for config, name in zip(configs, before, strict=True):
-            config._attn_implementation = name
+        bound._binding.shapes = None
 
 
 def load_model(name: str, *, dtype: str, device: str, model_kwargs: dict[str, Any]) -> Any:

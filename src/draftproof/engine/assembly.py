@@ -61,9 +61,15 @@ class Blueprint:
     @property
     def kv_bytes(self) -> dict[str, int]:
         """Size of the caches in bytes, known before anything is allocated."""
-        sizes = {"target": kv_bytes(self.target, self.max_num_seqs, self.max_model_len)}
+        sizes = {
+            "target": kv_bytes(
+                self.target, self.max_num_seqs, self.target_shapes.view_of(self.max_model_len)
+            )
+        }
         if isinstance(self.draft, BoundModel) and self.num_speculative_tokens:
-            sizes["draft"] = kv_bytes(self.draft, self.max_num_seqs, self.draft_capacity)
+            sizes["draft"] = kv_bytes(
+                self.draft, self.max_num_seqs, self.draft_shapes.view_of(self.draft_capacity)
+            )
         return sizes
 
 

@@ -43,7 +43,7 @@ class Block:
         return self.size == self.width * len(self.counts)
 
 
-def split(tokens: RaggedTokens, shapes: Shapes, capacity: int) -> list[Block]:
+def split(tokens: RaggedTokens, shapes: Shapes) -> list[Block]:
     """Cut the rows into blocks: a wide row alone, neighbouring narrow rows together."""
     runs: list[list[int]] = []
     for index, (row, count) in enumerate(zip(tokens.rows, tokens.counts, strict=True)):
@@ -56,12 +56,10 @@ def split(tokens: RaggedTokens, shapes: Shapes, capacity: int) -> list[Block]:
             runs[-1].append(index)
         else:
             runs.append([index])
-    return list(_blocks(runs, tokens, shapes, capacity))
+    return _blocks(runs, tokens, shapes)
 
 
-def _blocks(
-    runs: Sequence[Sequence[int]], tokens: RaggedTokens, shapes: Shapes, capacity: int
-) -> list[Block]:
+def _blocks(runs: Sequence[Sequence[int]], tokens: RaggedTokens, shapes: Shapes) -> list[Block]:
     blocks, first = [], 0
     for run in runs:
         counts = tuple(tokens.counts[i] for i in run)
@@ -70,8 +68,8 @@ def _blocks(
             Block(
                 low=tokens.rows[run[0]],
                 high=tokens.rows[run[-1]] + 1,
-                width=round_up(max(counts), shapes.queries),
-                view=shapes.view_of(longest, capacity),
+                width=max(counts),
+                view=shapes.view_of(longest),
                 first=first,
                 counts=counts,
             )
@@ -101,16 +99,17 @@ class RowLayout:
     """
 
     tokens: RaggedTokens
+    shapes: Shapes
     total: int  # N, including the filler tokens at the end
     blocks: list[Block]
     placed: dict[torch.device, _Placed] = field(default_factory=dict)
     masks: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
     @classmethod
-    def plan(cls, tokens: RaggedTokens, shapes: Shapes, capacity: int) -> RowLayout:
-        """Derive one forward's layout; `capacity` is the number of slots per row."""
+    def plan(cls, tokens: RaggedTokens, shapes: Shapes) -> RowLayout:
+        """Derive one forward's layout."""
         total = round_up(len(tokens.ids), shapes.tokens)
-        return cls(tokens, total, split(tokens, shapes, capacity))
+        return cls(tokens, shapes, total, split(tokens, shapes))
 
     def positions(self, device: torch.device) -> Tensor:
         """Position of every real token, [N] int64."""
@@ -167,7 +166,9 @@ class RowLayout:
             live = step < torch.tensor(block.counts, device=device)[:, None]
             # blank queries look at slot 0 only: they cost nothing and stay finite
             positions = torch.where(live, start + step, 0)
-            self.masks[key] = additive_mask(positions, block.view, shape.window, group, dtype)
+            self.masks[key] = additive_mask(
+                positions, block.view, shape.window, group, dtype, self.shapes.queries
+            )
         return self.masks[key]
 
     def _row_of(self, index: int) -> int:

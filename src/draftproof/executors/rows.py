@@ -66,17 +66,17 @@ class RowsExecutor:
         self.lengths = [0] * self.rows
         self.vocab_size = self.model.vocab_size
         self.device = self.model.device
-        self.cache = allocate(self.model, self.rows, self.capacity, self.free)
+        self.cache = allocate(self.model, self.rows, self.slots, self.free)
 
     @property
-    def kv_bytes(self) -> int:
-        """Bytes of the KV cache."""
-        return kv_bytes(self.model, self.rows, self.capacity)
+    def slots(self) -> int:
+        """Slots per row: the capacity, rounded up so that the longest view fits."""
+        return self.shapes.view_of(self.capacity)
 
     def forward(self, tokens: RaggedTokens) -> Tensor:
         """Feed tokens and cache them; return the kept tokens' logits, [sum(keep), V]."""
         self._refuse_misfit(tokens)
-        layout = RowLayout.plan(tokens, self.shapes, self.capacity)
+        layout = RowLayout.plan(tokens, self.shapes)
         positions = layout.positions(self.device)
         ids, positions = (_fill(part, layout.total) for part in (tokens.ids, positions))
         kept = tokens.kept_indices

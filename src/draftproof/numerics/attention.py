@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from draftproof.numerics.shapes import Shapes
+from draftproof.numerics.shapes import Shapes, round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +31,39 @@ def fold(query: Tensor, kv_heads: int) -> Tensor:
 
 
 def additive_mask(
-    positions: Tensor, view: int, window: int | None, group: int, dtype: torch.dtype
+    positions: Tensor,
+    view: int,
+    window: int | None,
+    group: int,
+    dtype: torch.dtype,
+    queries: int = 1,
 ) -> Tensor:
-    """Mask of `group * Q` folded queries over `view` slots, [R, 1, group * Q, view].
+    """Mask of the folded queries over `view` slots, [R, 1, F, view].
 
     positions: [R, Q] int64. A query at position p sees slots p - window + 1 .. p, and since token t
     of a row sits in slot t, nothing else is needed to keep rows and stale slots apart.
+    F is group * Q, rounded up to a multiple of `queries` by repeating the last query.
     """
     slots = torch.arange(view, device=positions.device)
     hidden = slots > positions[..., None]  # [R, Q, view]
     if window is not None:
         hidden |= slots <= positions[..., None] - window
     mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
-    return mask.masked_fill_(hidden, -torch.inf).repeat(1, group, 1)[:, None]
+    return fold_mask(mask.masked_fill_(hidden, -torch.inf)[:, None], group, queries)
+
+
+def fold_mask(mask: Tensor, group: int, queries: int) -> Tensor:
+    """[R, 1, Q, view] -> [R, 1, F, view], the order and the filling of the folded queries."""
+    folded = mask.repeat(1, 1, group, 1)
+    return _fill_queries(folded, round_up(folded.shape[2], queries))
+
+
+def _fill_queries(tensor: Tensor, count: int) -> Tensor:
+    """Repeat the last entry of dimension 2 until there are `count`."""
+    extra = count - tensor.shape[2]
+    if extra == 0:
+        return tensor
+    return torch.cat([tensor, tensor[:, :, -1:].expand(-1, -1, extra, -1)], dim=2)
 
 
 def attend(
@@ -53,17 +71,21 @@ def attend(
 ) -> Tensor:
     """[R, heads, Q, D] over [R, kv_heads, view, D] -> [R, heads, Q, D].
 
-    mask: [R or 1, 1, group * Q, view], additive, or None when every query sees every slot.
+    mask: [R or 1, 1, F, view] from `additive_mask`, or None when every query sees every slot.
+    The queries are filled up to the F of the mask; what is filled in is dropped.
     """
     rows, heads, length, _ = query.shape
     folded = fold(query, keys.shape[1])
+    real = folded.shape[2]
+    if mask is not None:
+        folded = _fill_queries(folded, mask.shape[2])
     if shape.softcap is None and shape.sinks is None:
         out = functional.scaled_dot_product_attention(
             folded, keys, values, attn_mask=mask, scale=shape.scaling
         )
     else:
         out = _explicit(shape, folded, keys, values, mask, length)
-    return out.reshape(rows, heads, length, values.shape[-1])
+    return out[:, :, :real].reshape(rows, heads, length, values.shape[-1])
 
 
 def _explicit(
@@ -84,6 +106,7 @@ def _explicit(
         # one extra score per query head that takes weight and carries no value
         sinks = shape.sinks.to(scores.dtype).repeat_interleave(length)
         sinks = sinks.reshape(1, keys.shape[1], -1, 1).expand(scores.shape[0], -1, -1, 1)
+        sinks = _fill_queries(sinks, scores.shape[2])
         scores = torch.cat([scores, sinks], dim=-1)
     weights = functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     return torch.matmul(weights[..., : keys.shape[2]], values)
@@ -95,20 +118,21 @@ def attend_standard(
     keys: Tensor,
     values: Tensor,
     mask: Tensor | None,
-    shapes: Shapes | None,
+    shapes: Shapes,
 ) -> Tensor:
-    """Ordinary attention for transformers' own loop, [B, Q, heads, D].
+    """Ordinary attention for transformers' own loop, under the same shapes; [B, Q, heads, D].
 
     mask: [B, 1, Q, L], boolean (True = visible) or additive; None means causal, aligned at the end.
     """
-    group = query.shape[1] // keys.shape[1]
     length, total = query.shape[2], keys.shape[2]
     if mask is None:
         positions = torch.arange(total - length, total, device=query.device)[None]
-        mask = additive_mask(positions, total, shape.window, group, query.dtype)
-    else:
-        if mask.dtype is torch.bool:
-            zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
-            mask = zeros.masked_fill_(~mask, -torch.inf)
-        mask = mask[..., :total].repeat(1, 1, group, 1)
+        mask = additive_mask(positions, total, shape.window, 1, query.dtype)
+    elif mask.dtype is torch.bool:
+        zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
+        mask = zeros.masked_fill_(~mask, -torch.inf)
+    extra = shapes.view_of(total) - total
+    keys, values = (functional.pad(part, (0, 0, 0, extra)) for part in (keys, values))
+    mask = functional.pad(mask[..., :total], (0, extra), value=-torch.inf)
+    mask = fold_mask(mask, query.shape[1] // keys.shape[1], shapes.queries)
     return attend(shape, query, keys, values, mask).transpose(1, 2).contiguous()

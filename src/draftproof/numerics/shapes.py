@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NEVER = 1 << 40  # longer than any view
+
 
 def round_up(count: int, multiple: int) -> int:
     """Smallest multiple of `multiple` that is at least `count`."""
@@ -12,30 +14,29 @@ def round_up(count: int, multiple: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shapes:
-    """Rounding rules for the kernels' shapes.
+    """Rounding rules under which kernels are called.
 
-    tokens:      the flat token count N is a multiple of this (every linear sees N rows)
-    view:        the key view of attention is a multiple of this
-    large_view:  as `view`, once the view is longer than this number
-    queries:     attention gets a multiple of this many queries per key head
+    tokens:     every linear gets a multiple of this many rows; the flat token count N and the
+                number of logits are rounded up with filler rows that are dropped afterwards
+    view:       the key view of attention is a multiple of this
+    long_view:  a view longer than this is a multiple of this (the kernel's own key block)
+    queries:    attention gets a multiple of this many (folded) queries per key head
     """
 
     tokens: int = 1
-    view: int = 1
-    large_view: int = 1
+    view: int = 16
+    long_view: int = NEVER
     queries: int = 1
+
+    def view_of(self, length: int) -> int:
+        """Length of the key view that covers `length` cached tokens."""
+        short = round_up(length, self.view)
+        return short if short <= self.long_view else round_up(length, self.long_view)
 
     def fill(self, indices: list[int]) -> list[int]:
         """Repeat the last index until the count is a multiple of `tokens`."""
         extra = round_up(len(indices), self.tokens) - len(indices)
         return indices + indices[-1:] * extra
 
-    def view_of(self, length: int, capacity: int) -> int:
-        """Length of the key view for `length` cached tokens, at most `capacity` slots."""
-        short = round_up(length, self.view)
-        if short > self.large_view:
-            short = round_up(length, self.large_view)
-        return min(short, capacity)
 
-
-FAST = Shapes(view=16)
+FAST = Shapes()
