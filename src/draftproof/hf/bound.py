@@ -1,0 +1,130 @@
+"""A transformers model prepared for flat ragged forwards."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from draftproof.errors import UnsupportedModelError
+from draftproof.hf.caches import LayerKV, Probe, ProbeCache
+from draftproof.hf.capability import refuse_unsupported, text_config
+from draftproof.hf.kernels import Binding, Switch
+from draftproof.numerics.linear import RoundedRows, calibrate_linears, restore_linears
+from draftproof.numerics.shapes import Shapes
+
+
+class BoundModel:
+    """A transformers model prepared for flat ragged forwards; the model itself stays usable.
+
+    Its attention implementation is switched to "draftproof" only while `forward` runs, and so are
+    its linears (`rewrite` says what was done to them); see `release`.
+
+    Raises UnsupportedModelError when the model cannot be decoded row by row.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        refuse_unsupported(model)
+        self.model: Any = model
+        self.config = text_config(model)
+        self.device: torch.device = next(model.parameters()).device
+        self.vocab_size = int(self.config.vocab_size)
+        self._binding = _bind(model)
+        self._switch = Switch(model)
+        self.rewrite = calibrate_linears(model, self._binding)
+        parameters = inspect.signature(model.forward).parameters
+        # the keyword moved in 5.24; the old one still works there, with a deprecation warning
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._slices_logits = "logits_to_keep" in parameters
+        self.layers = self._probe_layers()
+
+    def release(self) -> None:
+        """Give the model its ordinary linears back and drop their float32 copies."""
+        restore_linears(self.model)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's floating point type."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def max_positions(self) -> int | None:
+        """Context length of the model, None when its config does not say."""
+        value = getattr(self.config, "max_position_embeddings", None)
+        return None if value is None else int(value)
+
+    @torch.inference_mode()
+    def forward(
+        self, ids: Tensor, positions: Tensor, cache: Cache, layout: Any, keep: Tensor
+    ) -> Tensor:
+        """ids, positions [N] -> logits [len(keep), V] of the tokens at flat indices `keep`."""
+        inputs = {
+            "input_ids": ids[None],
+            "position_ids": positions[None],
+            # a 4-D mask goes through every model unchanged; the layout decides who sees what
+            "attention_mask": torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=ids.device),
+            self._cache_name: cache,
+            "use_cache": True,
+        }
+        if self._slices_logits:
+            inputs["logits_to_keep"] = keep
+        with self._active(layout):
+            logits: Tensor = self.model(**inputs).logits[0]
+        return logits if self._slices_logits else logits[keep.to(logits.device)]
+
+    @contextlib.contextmanager
+    def _active(self, layout: Any) -> Iterator[None]:
+        self._binding.layout = layout
+        try:
+            with self._switch:
+                yield
+        finally:
+            self._binding.layout = None
+
+    def _probe_layers(self) -> list[LayerKV]:
+        """One token through the model: what each layer stores, and whether we are in control."""
+        probe = Probe()
+        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.forward(zero, zero, ProbeCache(probe), probe, zero)
+        name, count = type(self.model).__name__, int(self.config.num_hidden_layers)
+        missing = sorted(set(range(count)) - set(probe.layers))
+        if missing:
+            raise UnsupportedModelError(f"{name}: layers {missing} keep no keys and values")
+        if probe.attended != count:
+            raise UnsupportedModelError(
+                f"{name}: {probe.attended} of {count} layers attend through transformers' "
+                "attention interface; the others cannot be given their own rows"
+            )
+        return [probe.layers[index] for index in range(count)]
+
+
+def _bind(model: nn.Module) -> Binding:
+    """Give every attention module the model's one Binding (kept when there already is one)."""
+    modules = [m for m in model.modules() if "layer_idx" in vars(m) or hasattr(m, "is_transposed")]
+    found = next((vars(m)["draftproof"] for m in modules if "draftproof" in vars(m)), None)
+    binding = found if isinstance(found, Binding) else Binding()
+    for module in modules:
+        module.draftproof = binding  # type: ignore[assignment]
+    return binding
+
+
+@contextlib.contextmanager
+def same_numerics(bound: BoundModel, shapes: Shapes) -> Iterator[None]:
+    """Run transformers' own `model.generate(...)` with this package's kernels and shapes.
+
+    Its attention and linears are then called as an executor with these `shapes` calls them, so
+    that outputs can be compared bit for bit. Give `generate` a plain `DynamicCache()` for models
+    with a sliding window: a cache that drops old keys moves the others to other slots.
+    """
+    bound._binding.shapes = shapes
+    try:
+        with bound._switch, RoundedRows(shapes.tokens):
+            yield
+    finally:
+        bound._binding.shapes = None
