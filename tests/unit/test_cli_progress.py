@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from draftproof.cli.console import put
 from draftproof.cli.progress import Meter, ProgressBar
 from draftproof.cli.summary import percent
 from draftproof.engine.events import RoundEvent, RowRound
@@ -50,6 +54,19 @@ def test_nothing_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str
         bar.on_round(round_of(row(0, 4, end=True)))
     assert bar.meter.tokens == 4
     assert capsys.readouterr().err == ""
+
+
+def test_a_bar_on_the_terminal_takes_no_results_from_a_pipe(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal = io.StringIO()
+    with ProgressBar(Meter([4]), Console(file=terminal, force_terminal=True)) as bar:
+        bar.on_round(round_of(row(0, 4, end=True)))
+        put("a result")
+        print("another")
+    assert capsys.readouterr().out == "a result\nanother\n"
+    assert "1/1 requests" in terminal.getvalue()
+    assert "result" not in terminal.getvalue()
 
 
 @pytest.mark.parametrize(

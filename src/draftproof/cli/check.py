@@ -100,9 +100,11 @@ def _print(check: Check, *, to_stderr: bool) -> None:
 
 
 def _table(check: Check) -> Table:
-    table = Table(title=f"{check.prompts} prompts against plain decoding one at a time")
-    for name in ("batch size", "exact", "partial", "acceptance", "tokens/s", "numerics", "mode"):
-        table.add_column(name, justify="left" if name in ("numerics", "mode") else "right")
+    title = f"{check.prompts} prompts against plain decoding one at a time"
+    modes = ", ".join(sorted(set().union(*(trial.summary.modes for trial in check.trials))))
+    table = Table(title=title, caption=f"mode: {modes}")
+    for name in ("batch size", "exact", "partial", "acceptance", "tokens/s", "numerics"):
+        table.add_column(name, justify="right")
     for trial in check.trials:
         match, summary = trial.comparison, trial.summary
         table.add_row(
@@ -112,7 +114,6 @@ def _table(check: Check) -> Table:
             percent(summary.stats.draft_acceptance_rate) if summary.stats.num_draft_tokens else "-",
             f"{summary.tokens_per_second:.1f}",
             ", ".join(sorted(summary.numerics)),
-            ", ".join(sorted(summary.modes)),
         )
     return table
 

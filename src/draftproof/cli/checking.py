@@ -83,12 +83,14 @@ def run_check(
     _refuse_bad(items)
     plain = replace(decoding, max_num_seqs=1, num_speculative_tokens=0)
     reference, reference_summary = _generate(pair, items, plain)
+    settings = pair.describe() | decoding.report()
+    del settings["max_num_seqs"]  # every trial has its own
     return Check(
         prompts=len(items),
         sources=[item.source for item in items],
         reference=reference_summary,
         trials=[_trial(pair, items, decoding, size, reference) for size in sizes],
-        settings=pair.describe(),
+        settings=settings,
         token_text=lambda token_id: str(pair.tokenizer.decode([token_id])),
     )
 

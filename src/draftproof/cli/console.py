@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 
@@ -28,8 +29,16 @@ def stderr() -> Console:
 
 
 def stdout() -> Console:
-    """For tables; text of models is written with `typer.echo`, which never wraps or colours."""
+    """For tables; text of models is written with `put`, which never wraps or colours."""
     return Console(highlight=False)
+
+
+def put(text: str) -> None:
+    """A result on stdout: UTF-8 in files and pipes on every system, unchanged line endings."""
+    if sys.stdout.isatty():
+        print(text)  # not typer.echo, which goes past a bar that is being drawn
+    else:
+        typer.echo(f"{text}\n".encode("utf-8", "replace"), nl=False)
 
 
 def note(message: str, style: str = "") -> None:

@@ -48,7 +48,7 @@ def decode_into(
     todo = [item for item in items if item.index not in sink.done]
     if any(item.error is None for item in todo):
         pair = loading.open_pair(models)
-        run.settings = pair.describe()
+        run.settings = pair.describe() | decoding.report()
         todo = encode_items(pair, todo)
     sink.open()
     _report([item for item in todo if item.error is not None], sink, run)

@@ -123,7 +123,7 @@ def _finish(
     try:
         decode_into(sink, items, models, decoding, run)
     except KeyboardInterrupt:
-        how = "" if output is None else "; the same command with --resume goes on"
+        how = "" if output is None else "; --resume does the rest"
         note(f"interrupted: {run.finished} of {run.total} requests done{how}", style="yellow")
         raise typer.Exit(Exit.INTERRUPTED) from None
     finally:

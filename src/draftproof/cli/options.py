@@ -152,10 +152,14 @@ class DecodingOptions:
         How many rows share a batch is left out: a run that did not fit in memory may be resumed
         with fewer.
         """
-        values = asdict(self) | {"stop_strings": list(self.stop_strings)}
+        values = self.report()
         del values["max_num_seqs"], values["max_num_batched_tokens"]
         values["stop_string"] = values.pop("stop_strings")
         return as_options(values)
+
+    def report(self) -> dict[str, Any]:
+        """As they are named in Python, for reports."""
+        return asdict(self) | {"stop_strings": list(self.stop_strings)}
 
     def keywords(self, limits: Sequence[int | None] = ()) -> dict[str, Any]:
         """Keywords of `Pair.generate`; `limits` are requests' own max_new_tokens."""

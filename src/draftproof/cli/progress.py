@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from draftproof.cli.console import stderr
@@ -63,8 +65,8 @@ class Meter:
 class ProgressBar:
     """Shows a meter; as an observer it updates with every round. Silent where nobody watches."""
 
-    def __init__(self, meter: Meter) -> None:
-        console = stderr()
+    def __init__(self, meter: Meter, console: Console | None = None) -> None:
+        console = console or stderr()
         self.meter = meter
         self._bar = Progress(
             BarColumn(),
@@ -74,6 +76,9 @@ class ProgressBar:
             console=console,
             disable=not console.is_terminal,
             transient=True,
+            # Results that go to the same terminal are moved above the bar. Results that go to a
+            # file or a pipe are not: rich would send them to stderr with the bar.
+            redirect_stdout=sys.stdout.isatty(),
             refresh_per_second=4,
         )
         self._task = self._bar.add_task("", total=meter.total, status=meter.status())

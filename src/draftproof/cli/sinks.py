@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import typer
-
+from draftproof.cli.console import put
 from draftproof.cli.inputs import Item
 from draftproof.cli.journal import encode_line
 from draftproof.types import Result
@@ -56,11 +55,11 @@ class OrderedPrinter:
 
     def _print(self, record: dict[str, Any]) -> None:
         if self._as_json:
-            typer.echo(encode_line(record), nl=False)
+            put(encode_line(record).decode().rstrip("\n"))
         elif "error" not in record:  # errors are on stderr already
             if len(self._items) > 1:
-                typer.echo(f"==> {_name(self._items[record['index']])} <==")
-            typer.echo(record["text"])
+                put(f"==> {_name(self._items[record['index']])} <==")
+            put(record["text"])
 
 
 def done_record(item: Item, result: Result) -> dict[str, Any]:
