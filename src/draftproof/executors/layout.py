@@ -129,7 +129,8 @@ class RowLayout:
         filler = self.total - sum(block.size for block in self.blocks)
         if filler:
             parts.append(flat.new_zeros(filler, flat.shape[1], values.shape[-1]))
-        return (parts[0] if len(parts) == 1 else torch.cat(parts))[None]
+        # some models take a `view` of what attention returns
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous()[None]
 
     def _block(
         self, index: int, shape: AttentionShape, flat: Tensor, keys: Tensor, values: Tensor

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -51,11 +52,21 @@ class Architecture:
 
     options:  what differs from COMMON
     rename:   configuration names of COMMON that this type calls otherwise
+    since:    release of transformers from which it attends through the attention interface
+    stock:    attention implementation of transformers that is right for it
     """
 
     model_type: str
     options: Mapping[str, Any] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
+    since: tuple[int, int] = (4, 57)
+    stock: str = "sdpa"
+
+    @property
+    def supported(self) -> bool:
+        """Whether the installed transformers lets its attention be replaced."""
+        major, minor = transformers.__version__.split(".")[:2]
+        return (int(major), int(minor)) >= self.since
 
     @property
     def windowed(self) -> bool:
@@ -90,6 +101,7 @@ ARCHITECTURES = _table(
     Architecture(
         model_type="gemma2",
         options={**HEAD_DIM, **MIXED, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0},
+        stock="eager",  # sdpa leaves the softcap out
     ),
     Architecture(
         model_type="gemma3_text", options={**HEAD_DIM, **MIXED, "query_pre_attn_scalar": 8}
@@ -111,12 +123,16 @@ ARCHITECTURES = _table(
     Architecture(model_type="glm4", options=HEAD_DIM),
     Architecture(model_type="mixtral", options=EXPERTS),
     Architecture(
-        model_type="qwen2_moe", options={**SMALL_EXPERTS, "shared_expert_intermediate_size": 24}
+        model_type="qwen2_moe",
+        since=(5, 0),
+        options={**SMALL_EXPERTS, "shared_expert_intermediate_size": 24},
     ),
     Architecture(model_type="qwen3_moe", options={**SMALL_EXPERTS, **HEAD_DIM}),
-    Architecture(model_type="olmoe", options={"num_experts": 4, "num_experts_per_tok": 2}),
+    Architecture(
+        model_type="olmoe", since=(5, 0), options={"num_experts": 4, "num_experts_per_tok": 2}
+    ),
     Architecture(model_type="gpt_oss", options={**EXPERTS, **HEAD_DIM, **MIXED}),
-    Architecture(model_type="stablelm"),
+    Architecture(model_type="stablelm", since=(5, 0)),
     Architecture(model_type="cohere"),
     Architecture(model_type="cohere2", options={**HEAD_DIM, **MIXED}),
     Architecture(model_type="starcoder2", options={"sliding_window": WINDOW}),
@@ -127,7 +143,7 @@ ARCHITECTURES = _table(
     Architecture(model_type="exaone4", options=MIXED),
     Architecture(model_type="seed_oss", options=HEAD_DIM),
     Architecture(model_type="helium", options=HEAD_DIM),
-    Architecture(model_type="nemotron", options=HEAD_DIM),
+    Architecture(model_type="nemotron", since=(5, 6), options=HEAD_DIM),
     Architecture(model_type="arcee"),
     Architecture(model_type="persimmon", options=PARALLEL_HEADS),
     Architecture(
@@ -147,10 +163,8 @@ ARCHITECTURES = _table(
             "first_k_dense_replace": 1,
         },
     ),
-    Architecture(model_type="gptj", rename=GPT2_NAMES, options={"rotary_dim": 4}),
-    Architecture(model_type="codegen", rename=GPT2_NAMES, options={"rotary_dim": 4}),
-    Architecture(model_type="gpt_neo", options={"attention_types": [[["global", "local"], 1]]}),
-    Architecture(model_type="falcon", options={"new_decoder_architecture": True}),
+    Architecture(model_type="gptj", since=(5, 6), rename=GPT2_NAMES, options={"rotary_dim": 4}),
+    Architecture(model_type="codegen", since=(5, 6), rename=GPT2_NAMES, options={"rotary_dim": 4}),
 )
 
 
@@ -163,8 +177,10 @@ def tiny_model(architecture: str = "llama", *, seed: int = 0, **overrides: Any) 
     config = ARCHITECTURES[architecture].config(**overrides)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
-    randomise(model, seed)
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=ARCHITECTURES[architecture].stock
+        )
+    randomise(model.to(torch.float32).eval(), seed)
     return model
 
 
