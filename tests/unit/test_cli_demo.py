@@ -29,7 +29,8 @@ def test_equal_tokens_exit_0(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [
         (c["max_num_seqs"], c["num_speculative_tokens"], c["max_new_tokens"]) for c in pair.calls
     ]
-    assert asked[3:] == [(1, 0, 7), (8, 0, 7), (8, 4, 7)]  # after three short ones to warm up
+    assert asked[:3] == [(1, 0, 2), (8, 0, 2), (8, 4, 2)]  # each way is warmed up
+    assert asked[3:] == [(1, 0, 7), (8, 0, 7), (8, 4, 7)]
     models = pair.opened_with
     assert models is not None
     assert (models.dtype, models.draft is None) == ("float32", False)

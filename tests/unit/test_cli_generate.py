@@ -238,6 +238,7 @@ def test_usage_errors_exit_2_before_loading(
 def test_the_input_is_never_the_output(pair: FakePair, source: Path) -> None:
     run = generate("--input", source, "--output", source, "--overwrite")
     assert (run.exit_code, source.read_text()) == (2, GOOD)
+    assert "--output is the input file" in run.stderr
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("use 4 rows"), OSError("[disk]\nfull")])
@@ -277,6 +278,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(
     run = generate("--input", source, "--output", out)
     assert run.exit_code == 130
     assert "interrupted: 2 of 3 requests done; --resume does the rest" in run.stderr
+    assert run.stderr.count("interrupted") == 1
     kept = out.read_bytes()
     assert [row["index"] for row in read_lines(out)] == [2, 1]
 

@@ -106,10 +106,10 @@ def parse_lines(data: bytes, suffix: str = "") -> list[Item]:
 
 
 def _numbered(data: bytes) -> Iterator[tuple[int, bytes]]:
-    # Only \n ends a line: str.splitlines would also cut at U+2028, which JSON strings may hold.
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    # On bytes: str.splitlines would also cut at U+2028, which JSON strings may hold.
+    for number, line in enumerate(data.splitlines(), start=1):
         if line.strip(BLANK):
-            yield number, line.removesuffix(b"\r")
+            yield number, line
 
 
 def _line_item(

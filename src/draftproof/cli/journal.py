@@ -26,7 +26,7 @@ def fingerprint(items: Iterable[Item], settings: dict[str, Any]) -> dict[str, An
     """What must be the same for two runs to be parts of one output."""
     items = list(items)
     text = json.dumps([astuple(item) for item in items], sort_keys=True)
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    digest = hashlib.sha256(text.encode("ascii")).hexdigest()
     return {
         "format": FORMAT,
         "requests": len(items),
