@@ -12,7 +12,8 @@ from draftproof.drafters.base import Drafter
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
-from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
+from draftproof.errors import InputError, UnsupportedArgumentError
+from draftproof.executors.calibration import calibrate, require
 from draftproof.hf import BoundModel, default_eos, load_model, load_tokenizer
 from draftproof.numerics.shapes import FAST, Shapes
 from draftproof.sampling import Settings, as_ids, as_strings
@@ -128,7 +129,7 @@ class Pair:
         self._draft = _bind_draft(
             draft, Ngram(prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min)
         )
-        self.numerics, self._shapes = _resolve_numerics(numerics)
+        self.numerics, self._shapes, self._why = _resolve_numerics(numerics, self._target)
         self._eos = as_ids(default_eos(target))
 
     @property
@@ -151,6 +152,8 @@ class Pair:
             "method": self.method,
             "executor": self.executor,
             "numerics": self.numerics,
+            "numerics_reason": self._why,
+            "rewrites": list(self._target.rewrite.notes),
         }
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -240,7 +243,7 @@ class Pair:
             target=self._target,
             draft=self._draft,
             target_shapes=self._shapes,
-            draft_shapes=self._shapes,
+            draft_shapes=FAST,  # what a draft guesses never changes the output
             max_num_seqs=min(rows, max(1, len(requests))),
             max_model_len=self._capacity(requests, options.get("max_model_len")),
             num_speculative_tokens=drafted,
@@ -302,10 +305,16 @@ def _positive(name: str, value: int) -> int:
     return value
 
 
-def _resolve_numerics(wish: str) -> tuple[str, Shapes]:
-    if wish == "exact":
-        raise NumericsError("numerics='exact' is not available; use 'fast' or 'auto'")
-    return "fast", FAST
+def _resolve_numerics(wish: str, target: BoundModel) -> tuple[str, Shapes, str]:
+    """The tier that runs, its shapes, and why. Raises NumericsError when exact is not to be had."""
+    if wish == "fast":
+        return "fast", FAST, "as asked"
+    if wish == "auto" and target.device.type != "cpu":
+        return "fast", FAST, f"exact numerics are promised on CPUs, not on {target.device.type}"
+    verdict = calibrate(target)
+    if wish == "exact" or verdict.shapes is not None:
+        return "exact", require(verdict), "calibrated on this machine"
+    return "fast", FAST, f"{verdict.failing} depends on the other rows on this machine"
 
 
 def _bind_draft(draft: Any, ngram: Ngram) -> BoundModel | Ngram | Drafter | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from draftproof.errors import UnsupportedModelError
-from draftproof.hf.caches import LayerKV, Probe, ProbeCache
+from draftproof.hf.caches import Probe, ProbeCache
 from draftproof.hf.capability import refuse_unsupported, text_config
 from draftproof.hf.kernels import Binding, Switch
 from draftproof.numerics.linear import RoundedRows, calibrate_linears, restore_linears
@@ -41,7 +41,9 @@ class BoundModel:
         # the keyword moved in 5.24; the old one still works there, with a deprecation warning
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._slices_logits = "logits_to_keep" in parameters
-        self.layers = self._probe_layers()
+        probe = self._probe()
+        self.layers = [probe.layers[index] for index in range(len(probe.layers))]
+        self.attention_cases = list(probe.cases.values())
 
     def release(self) -> None:
         """Give the model its ordinary linears back and drop their float32 copies."""
@@ -87,7 +89,7 @@ class BoundModel:
         finally:
             self._binding.layout = None
 
-    def _probe_layers(self) -> list[LayerKV]:
+    def _probe(self) -> Probe:
         """One token through the model: what each layer stores, and whether we are in control."""
         probe = Probe()
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -101,7 +103,7 @@ class BoundModel:
                 f"{name}: {probe.attended} of {count} layers attend through transformers' "
                 "attention interface; the others cannot be given their own rows"
             )
-        return [probe.layers[index] for index in range(count)]
+        return probe
 
 
 def _bind(model: nn.Module) -> Binding:

@@ -11,6 +11,7 @@ from transformers import Cache
 
 from draftproof.hf.kernels import PLAIN, Layout
 from draftproof.numerics.attention import AttentionShape, attend
+from draftproof.numerics.probes import AttentionCase
 from draftproof.numerics.shapes import Shapes
 
 
@@ -61,11 +62,15 @@ class Probe:
     """Records what each layer would store, and whether it attends through the registry."""
 
     layers: dict[int, LayerKV] = field(default_factory=dict)
+    cases: dict[str, AttentionCase] = field(default_factory=dict)
     attended: int = 0
     shapes: Shapes = PLAIN
 
     def attend(self, shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         self.attended += 1
+        heads, kv_heads, dims = query.shape[1], keys.shape[1], (keys.shape[-1], values.shape[-1])
+        case = AttentionCase(heads, kv_heads, *dims, query.dtype, shape)
+        self.cases[case.key] = case
         return attend(shape, query, keys, values, mask=None).transpose(1, 2).contiguous()
 
 

@@ -69,14 +69,20 @@ class CalibratedLinear(nn.Linear):
         if not self.switch.active:
             return super().forward(input)
         rows = input.reshape(-1, self.in_features)  # [M, in]
-        out = self._multiply(fill_rows(rows, self.switch.row_multiple))
+        out = self.multiply(fill_rows(rows, self.switch.row_multiple))
         return out[: len(rows)].reshape(*input.shape[:-1], self.out_features)
 
-    def _multiply(self, rows: Tensor) -> Tensor:
+    def multiply(self, rows: Tensor) -> Tensor:
+        """[M, in] -> [M, out] with the rows as they are."""
         # one row reads each weight once either way, and the 16-bit weight is half as long
         if self.wide is None or len(rows) == 1:
             return functional.linear(rows, self.weight, self.bias)
-        return functional.linear(rows.float(), self.wide, self.wide_bias).to(rows.dtype)
+        return self.multiply_wide(rows).to(rows.dtype)
+
+    def multiply_wide(self, rows: Tensor) -> Tensor:
+        """The float32 result before its one rounding, which would hide most differences."""
+        assert self.wide is not None
+        return functional.linear(rows.float(), self.wide, self.wide_bias)
 
 
 @dataclass(slots=True)
