@@ -145,23 +145,19 @@ def _print(ways: Sequence[Way], prompts: Sequence[str]) -> None:
     console = stdout()
     console.print(_table(ways))
     for result in ways[-1].results[SAMPLES]:
-        sample = Text(f"... {_tail(prompts[result.index])}", style="dim")
-        console.print(sample.append(f"{_head(result.text or '')} ...", style="not dim"))
+        sample = Text(prompts[result.index], style="dim")
+        console.print(sample.append(_shorten(result.text or ""), style="not dim"))
         console.print()
 
 
-def _head(text: str) -> str:
-    return text if len(text) <= SHOWN else text[:SHOWN]
-
-
-def _tail(text: str) -> str:
-    return text if len(text) <= SHOWN else text[-SHOWN:]
+def _shorten(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
 
 
 def _table(ways: Sequence[Way]) -> Table:
     table = Table(title=f"{ROWS} prompts, greedy, prefill included")
     table.add_column("decoding", no_wrap=True)
-    for name in ("tokens/s", "speed-up", "acceptance", "mean acceptance length", "same tokens"):
+    for name in ("tokens/s", "speed-up", "acceptance", "mean acc. length", "same tokens"):
         table.add_column(name, justify="right")
     for way in ways:
         stats = way.summary.stats
