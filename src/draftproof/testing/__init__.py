@@ -2,6 +2,7 @@
 
 from draftproof.testing.comparing import assert_same_tokens, random_prompts
 from draftproof.testing.drafters import ScriptedDrafter
+from draftproof.testing.engines import Recorder, assert_cache_is_fresh, prepared
 from draftproof.testing.models import (
     ARCHITECTURES,
     VOCAB_SIZE,
@@ -10,6 +11,7 @@ from draftproof.testing.models import (
     randomise,
     tiny_model,
 )
+from draftproof.testing.oracle import Oracle, cut_at, stock_generate
 from draftproof.testing.tokenizers import tiny_tokenizer
 
 __all__ = [
@@ -17,10 +19,16 @@ __all__ = [
     "VOCAB_SIZE",
     "WINDOW",
     "Architecture",
+    "Oracle",
+    "Recorder",
     "ScriptedDrafter",
+    "assert_cache_is_fresh",
     "assert_same_tokens",
+    "cut_at",
+    "prepared",
     "random_prompts",
     "randomise",
+    "stock_generate",
     "tiny_model",
     "tiny_tokenizer",
 ]

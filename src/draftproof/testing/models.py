@@ -52,7 +52,7 @@ class Architecture:
 
     options:  what differs from COMMON
     rename:   configuration names of COMMON that this type calls otherwise
-    since:    release of transformers from which it attends through the attention interface
+    since:    oldest release tested in which it attends through the attention interface
     stock:    attention implementation of transformers that is right for it
     """
 
@@ -124,15 +124,19 @@ ARCHITECTURES = _table(
     Architecture(model_type="mixtral", options=EXPERTS),
     Architecture(
         model_type="qwen2_moe",
-        since=(5, 0),
+        since=(5, 5),
         options={**SMALL_EXPERTS, "shared_expert_intermediate_size": 24},
     ),
     Architecture(model_type="qwen3_moe", options={**SMALL_EXPERTS, **HEAD_DIM}),
     Architecture(
-        model_type="olmoe", since=(5, 0), options={"num_experts": 4, "num_experts_per_tok": 2}
+        model_type="olmoe", since=(5, 5), options={"num_experts": 4, "num_experts_per_tok": 2}
     ),
-    Architecture(model_type="gpt_oss", options={**EXPERTS, **HEAD_DIM, **MIXED}),
-    Architecture(model_type="stablelm", since=(5, 0)),
+    Architecture(
+        model_type="gpt_oss",
+        options={**EXPERTS, **HEAD_DIM, **MIXED},
+        stock="eager",  # sdpa leaves the sinks out
+    ),
+    Architecture(model_type="stablelm", since=(5, 5)),
     Architecture(model_type="cohere"),
     Architecture(model_type="cohere2", options={**HEAD_DIM, **MIXED}),
     Architecture(model_type="starcoder2", options={"sliding_window": WINDOW}),
@@ -143,7 +147,7 @@ ARCHITECTURES = _table(
     Architecture(model_type="exaone4", options=MIXED),
     Architecture(model_type="seed_oss", options=HEAD_DIM),
     Architecture(model_type="helium", options=HEAD_DIM),
-    Architecture(model_type="nemotron", since=(5, 6), options=HEAD_DIM),
+    Architecture(model_type="nemotron", since=(5, 24), options=HEAD_DIM),
     Architecture(model_type="arcee"),
     Architecture(model_type="persimmon", options=PARALLEL_HEADS),
     Architecture(
@@ -163,8 +167,8 @@ ARCHITECTURES = _table(
             "first_k_dense_replace": 1,
         },
     ),
-    Architecture(model_type="gptj", since=(5, 6), rename=GPT2_NAMES, options={"rotary_dim": 4}),
-    Architecture(model_type="codegen", since=(5, 6), rename=GPT2_NAMES, options={"rotary_dim": 4}),
+    Architecture(model_type="gptj", since=(5, 24), rename=GPT2_NAMES, options={"rotary_dim": 4}),
+    Architecture(model_type="codegen", since=(5, 24), rename=GPT2_NAMES, options={"rotary_dim": 4}),
 )
 
 

@@ -1,0 +1,62 @@
+"""Looking into a run between two rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from draftproof.api import Pair
+from draftproof.engine.engine import Engine
+from draftproof.engine.events import RoundEvent, RowRound
+from draftproof.executors.rows import RowsExecutor
+from draftproof.testing.oracle import fresh_cache
+
+
+def prepared(pair: Pair, prompts: Sequence[Any], **options: Any) -> Engine:
+    """The engine that `pair.generate(prompts, **options)` would run, with its requests queued."""
+    job = pair._prepare(prompts, options)  # type: ignore[arg-type]
+    for request in job.requests:
+        job.engine.add(request)
+    return job.engine
+
+
+@dataclass
+class Recorder:
+    """An observer that keeps every round."""
+
+    events: list[RoundEvent] = field(default_factory=list)
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+    def of(self, index: int) -> list[RowRound]:
+        """The rounds of one request."""
+        return [row for event in self.events for row in event.rows if row.index == index]
+
+
+def assert_cache_is_fresh(
+    executor: RowsExecutor, row: int, tokens: Sequence[int], *, atol: float = 1e-5
+) -> None:
+    """The cached part of a row is what one plain forward over its tokens would have cached.
+
+    atol: float32 sums in another order differ by a few units in the last place
+    Raises AssertionError naming the row, layer and first slot that differ.
+    """
+    length = executor.lengths[row]
+    if not length:
+        return
+    for index, fresh in enumerate(fresh_cache(executor.model.model, tokens[:length])):
+        kept = executor.cache.keys[index], executor.cache.values[index]
+        for name, ours, theirs in zip(("keys", "values"), kept, fresh, strict=True):
+            gap = (ours[row, :, :length] - theirs).abs().amax((0, 2))  # [length]
+            wrong = torch.nonzero(~(gap <= atol * (1 + theirs.abs().amax((0, 2)))))
+            if len(wrong):
+                slot = int(wrong[0])
+                raise AssertionError(
+                    f"row {row}, layer {index}: {name} of slot {slot} of {length} are off by "
+                    f"{float(gap[slot]):.2g}"
+                )
