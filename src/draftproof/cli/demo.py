@@ -157,7 +157,7 @@ def _shorten(text: str) -> str:
 def _table(ways: Sequence[Way]) -> Table:
     table = Table(title=f"{ROWS} prompts, greedy, prefill included")
     table.add_column("decoding", no_wrap=True)
-    for name in ("tokens/s", "speed-up", "acceptance", "mean acc. length", "same tokens"):
+    for name in ("tokens/s", "speed-up", "accepted", "mean acc. length", "same tokens"):
         table.add_column(name, justify="right")
     for way in ways:
         stats = way.summary.stats
