@@ -41,7 +41,12 @@ def _is_chat(prompt: Any) -> bool:
 def _encode_chat(tokenizer: Any, messages: Any) -> list[int]:
     if getattr(tokenizer, "chat_template", None) is None:
         raise InputError("the tokenizer has no chat template; give the prompt as text")
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # a template is a program that came with the model
+        raise InputError(
+            f"the chat template refuses: {str(error) or type(error).__name__}"
+        ) from error
     # the template writes the special tokens itself
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 

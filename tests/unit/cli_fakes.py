@@ -50,7 +50,7 @@ class FakePair:
             ids = [ord(letter) for letter in prompt]
         elif isinstance(prompt[0], dict):
             if prompt[0]["role"] == "alien":
-                raise RuntimeError("unknown role")
+                raise InputError("the chat template refuses: unknown role")
             ids = self.encode(f"<{prompt[0]['content']}>")
         else:
             ids = list(prompt)

@@ -12,7 +12,7 @@ from rich.table import Table
 from draftproof.cli import options as opt
 from draftproof.cli.checking import Check, run_check
 from draftproof.cli.compare import Divergence
-from draftproof.cli.console import Exit, reports_errors, stderr, stdout
+from draftproof.cli.console import Exit, reports_errors, show_log, stderr, stdout
 from draftproof.cli.inputs import read_items
 from draftproof.cli.summary import percent
 from draftproof.errors import InputError
@@ -56,6 +56,7 @@ def command(
 
     Exit codes: 0 all equal, 1 some differ, 2 nothing could be checked as asked.
     """
+    show_log()
     sizes = parse_sizes(batch_sizes)
     models = opt.ModelOptions(
         target=target,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from enum import IntEnum
@@ -44,6 +45,21 @@ def put(text: str) -> None:
 def note(message: str, style: str = "") -> None:
     """One line on stderr, whatever line breaks and brackets the message holds."""
     stderr().print(Text(" ".join(message.split()), style=style))
+
+
+class _Notes(logging.Handler):
+    """The library's log as notes on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+def show_log() -> None:
+    """Show what the library has to say, such as the size of a cache before it is allocated."""
+    log = logging.getLogger("draftproof")
+    log.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Notes) for handler in log.handlers):
+        log.addHandler(_Notes())
 
 
 def reports_errors(command: Callable[..., None]) -> Callable[..., None]:

@@ -24,11 +24,3 @@ def _encode(pair: Pair, item: Item) -> Item:
         return replace(item, ids=pair.encode(item.prompt))
     except InputError as error:
         return replace(item, error=str(error))
-    except Exception as error:
-        # A chat template is a program that came with the model: it may raise anything to refuse a
-        # conversation, and that must not stop the other lines.
-        if not (isinstance(item.prompt, list) and isinstance(item.prompt[0], dict)):
-            raise
-        return replace(
-            item, error=f"the chat template refuses: {str(error) or type(error).__name__}"
-        )

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from draftproof.cli import options as opt
-from draftproof.cli.console import Exit, note, reports_errors
+from draftproof.cli.console import Exit, note, reports_errors, show_log
 from draftproof.cli.decoding import Run, decode_into
 from draftproof.cli.inputs import Item, read_items
 from draftproof.cli.journal import Journal, fingerprint
@@ -63,6 +63,7 @@ def command(
     Exit codes: 0 all done, 1 some lines could not be used, 2 nothing could be done as asked,
     130 interrupted.
     """
+    show_log()
     models = opt.ModelOptions(
         target=target,
         draft=draft,

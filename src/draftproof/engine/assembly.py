@@ -78,7 +78,7 @@ def assemble(plan: Blueprint) -> Engine:
 
     Raises OutOfMemoryError when they do not fit.
     """
-    sizes = {name: f"{size / 2**20:,.1f} MiB" for name, size in plan.kv_bytes.items()}
+    sizes = {name: f"{size / 2**20:,.2f} MiB" for name, size in plan.kv_bytes.items()}
     log.info(
         "KV cache: %d rows x %d tokens, %s",
         plan.max_num_seqs,
