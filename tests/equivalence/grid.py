@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from draftproof import Pair
 from draftproof.testing import WINDOW, Oracle, tiny_model
+
+from .subjects import pair
 
 NEW_TOKENS = 10
 # around the window and beyond it, one token, and longer than every prefill budget of the grid
@@ -43,7 +44,7 @@ class Configuration:
         """Found and expected tokens, with every invariant checked in every round."""
         # one row at a time takes the longest and shows the least
         oracle = subject.oracle.pick(range(2)) if self.max_num_seqs == 1 else subject.oracle
-        results = Pair(subject.model, subject.drafter(self.drafter, oracle)).generate(
+        results = pair(subject.model, subject.drafter(self.drafter, oracle)).generate(
             oracle.prompts,
             max_new_tokens=NEW_TOKENS,
             max_num_seqs=self.max_num_seqs,

@@ -80,6 +80,8 @@ class ModelDrafter:
             for token in row.tokens[start : start + count]
         ]
         ids = torch.tensor(flat, dtype=torch.int64, device=self.executor.device)
+        # an id that only the target embeds spoils the draft's guess, not the row
+        ids.clamp_(max=self.executor.vocab_size - 1)
         slots, keeps = [row.slot for row in rows], [keep] * len(rows)
         return self.executor.forward(
             RaggedTokens(ids=ids, rows=slots, starts=starts, counts=counts, keep=keeps)
