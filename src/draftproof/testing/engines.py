@@ -47,6 +47,8 @@ def assert_cache_is_fresh(
     Raises AssertionError naming the row, layer and first slot that differ.
     """
     length = executor.lengths[row]
+    if length > len(tokens):
+        raise AssertionError(f"row {row}: {length} tokens cached, {len(tokens)} known")
     if not length:
         return
     for index, fresh in enumerate(fresh_cache(executor.model.model, tokens[:length])):
