@@ -15,8 +15,8 @@ from draftproof.engine.engine import Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.scheduler import Scheduler
 from draftproof.engine.stopping import Decode
-from draftproof.executors.memory import free_bytes
-from draftproof.executors.rows import RowsExecutor, kv_bytes
+from draftproof.executors.memory import free_bytes, kv_bytes
+from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.numerics.shapes import Shapes
 from draftproof.verifiers.greedy import GreedyVerifier

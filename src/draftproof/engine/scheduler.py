@@ -89,13 +89,18 @@ class Scheduler:
         stats = SpecStats(num_spec_tokens=self.num_speculative_tokens)
         return Row(slot=slot, request=request, tokens=list(request.prompt), stats=stats)
 
+    def eligible(self, batch: Batch, target: Executor, drafter: Drafter) -> Sequence[Row]:
+        """Rows that may take part in this round: all of them."""
+        return list(batch)
+
     def select(self, batch: Batch, target: Executor, drafter: Drafter) -> Plan:
         """Rows of this round in executor order."""
-        wanted = {row.slot: self._wanted(row, target, drafter) for row in batch}
-        busy = sum(1 + wanted[row.slot] for row in batch if row.decoding)
+        rows = self.eligible(batch, target, drafter)
+        wanted = {row.slot: self._wanted(row, target, drafter) for row in rows}
+        busy = sum(1 + wanted[row.slot] for row in rows if row.decoding)
         room = max(self.max_num_batched_tokens - busy, LEAST_PREFILL)
         plan: list[tuple[Row, int, int]] = []
-        for row in sorted(batch, key=lambda row: row.request.index):
+        for row in sorted(rows, key=lambda row: row.request.index):
             if row.decoding:
                 plan.append((row, 1, wanted[row.slot]))
             elif (fed := min(row.lag, room)) > 0:

@@ -2,80 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from draftproof.errors import InvariantError, OutOfMemoryError
 from draftproof.executors.layout import RowLayout
-from draftproof.hf import BoundModel, SlotCache
-from draftproof.numerics.shapes import FAST, Shapes
+from draftproof.executors.memory import JUNK, CachedRows
 from draftproof.types import RaggedTokens
-
-JUNK = 1e4  # large and finite: masked by -inf it weighs exactly 0, unmasked it ruins a row
-
-
-def kv_bytes(model: BoundModel, rows: int, capacity: int) -> int:
-    """Size of the KV cache of `rows` sequences of `capacity` tokens, in bytes."""
-    return rows * capacity * sum(layer.bytes_per_token for layer in model.layers)
-
-
-def allocate(model: BoundModel, rows: int, capacity: int, free: int | None) -> SlotCache:
-    """Zeroed keys and values of every layer, each on its layer's own device.
-
-    free: bytes that may be used; None: not checked.
-    Raises OutOfMemoryError saying what would fit.
-    """
-    need = kv_bytes(model, rows, capacity)
-    if free is not None and need > free:
-        per_row = need // rows
-        raise OutOfMemoryError(
-            f"the KV cache of {rows} rows x {capacity} tokens needs {need / 2**20:,.0f} MiB and "
-            f"{free / 2**20:,.0f} MiB are free; max_num_seqs={free // per_row} would fit, or a "
-            f"max_model_len of {capacity * free // need}"
-        )
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
-    for layer in model.layers:
-        for tensors, dim in ((keys, layer.key_dim), (values, layer.value_dim)):
-            shape = (rows, layer.kv_heads, capacity, dim)
-            tensors.append(torch.zeros(shape, dtype=layer.dtype, device=layer.device))
-    return SlotCache(keys, values)
 
 
 @dataclass(kw_only=True)
-class RowsExecutor:
-    """Rows of one model, each anchored at slot 0 of its own stretch of the cache.
-
-    model:     shared; several executors may use one model
-    rows:      sequences at a time
-    capacity:  tokens per row
-    shapes:    how kernel shapes are rounded (numerics tier)
-    free:      bytes the KV cache may take, None to skip the check
-    """
-
-    model: BoundModel
-    rows: int
-    capacity: int
-    shapes: Shapes = FAST
-    free: int | None = None
-    lengths: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.lengths = [0] * self.rows
-        self.vocab_size = self.model.vocab_size
-        self.device = self.model.device
-        self.cache = allocate(self.model, self.rows, self.slots, self.free)
-
-    @property
-    def slots(self) -> int:
-        """Slots per row: the capacity, rounded up so that the longest view fits."""
-        return self.shapes.view_of(self.capacity)
+class RowsExecutor(CachedRows):
+    """Rows of one model, each anchored at slot 0 of its own stretch of the cache."""
 
     def forward(self, tokens: RaggedTokens) -> Tensor:
         """Feed tokens and cache them; return the kept tokens' logits, [sum(keep), V]."""
-        self._refuse_misfit(tokens)
+        self.refuse_misfit(tokens)
         layout = RowLayout.plan(tokens, self.shapes)
         positions = layout.positions(self.device)
         ids, positions = (_fill(part, layout.total) for part in (tokens.ids, positions))
@@ -83,32 +26,8 @@ class RowsExecutor:
         keep = torch.tensor(self.shapes.fill(kept), dtype=torch.int64, device=self.device)
         self.cache.layout = layout
         logits = self.model.forward(ids, positions, self.cache, layout, keep)
-        for row, count in zip(tokens.rows, tokens.counts, strict=True):
-            self.lengths[row] += count
+        self.grow(tokens)
         return logits[: len(kept)]
-
-    def _refuse_misfit(self, tokens: RaggedTokens) -> None:
-        for row, start, count in zip(tokens.rows, tokens.starts, tokens.counts, strict=True):
-            if start != self.lengths[row]:
-                raise InvariantError(f"row {row}: fed at {start}, cached {self.lengths[row]}")
-            if start + count > self.capacity:
-                raise InvariantError(f"row {row}: {start + count} tokens exceed {self.capacity}")
-
-    def truncate(self, row: int, length: int) -> None:
-        """Roll back by shortening: stale slots lie beyond every later query's position."""
-        if not 0 <= length <= self.lengths[row]:
-            raise InvariantError(f"row {row}: truncate to {length}, cached {self.lengths[row]}")
-        self.lengths[row] = length
-
-    def release(self, row: int) -> None:
-        """Forget a row; its slots are overwritten by the next sequence."""
-        self.lengths[row] = 0
-
-    def check(self) -> None:
-        """Lengths fit the allocation."""
-        for row, length in enumerate(self.lengths):
-            if not 0 <= length <= self.capacity:
-                raise InvariantError(f"row {row}: length {length} of {self.capacity} slots")
 
     def poison(self) -> None:
         """Overwrite every stale slot with junk: outputs must not change (debug and tests)."""

@@ -65,10 +65,13 @@ class BoundModel:
     def forward(
         self, ids: Tensor, positions: Tensor, cache: Cache, layout: Any, keep: Tensor
     ) -> Tensor:
-        """ids, positions [N] -> logits [len(keep), V] of the tokens at flat indices `keep`."""
+        """ids, positions [N] -> logits [len(keep), V] of the tokens at flat indices `keep`.
+
+        A rectangle [R, Q] gives logits [R, len(keep), V] of the columns `keep`.
+        """
         inputs = {
-            "input_ids": ids[None],
-            "position_ids": positions[None],
+            "input_ids": torch.atleast_2d(ids),
+            "position_ids": torch.atleast_2d(positions),
             # a 4-D mask goes through every model unchanged; the layout decides who sees what
             "attention_mask": torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=ids.device),
             self._cache_name: cache,
@@ -77,8 +80,10 @@ class BoundModel:
         if self._slices_logits:
             inputs["logits_to_keep"] = keep
         with self._active(layout):
-            logits: Tensor = self.model(**inputs).logits[0]
-        return logits if self._slices_logits else logits[keep.to(logits.device)]
+            logits: Tensor = self.model(**inputs).logits
+        if not self._slices_logits:
+            logits = logits[:, keep.to(logits.device)]
+        return logits if ids.dim() == 2 else logits[0]
 
     @contextlib.contextmanager
     def _active(self, layout: Any) -> Iterator[None]:
