@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -12,7 +12,8 @@ from draftproof.drafters.base import Drafter
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
-from draftproof.errors import InputError, UnsupportedArgumentError
+from draftproof.engine.methods import Method, method_named
+from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
 from draftproof.executors.calibration import calibrate, require
 from draftproof.hf import BoundModel, default_eos, load_model, load_tokenizer
 from draftproof.numerics.shapes import FAST, Shapes
@@ -20,7 +21,6 @@ from draftproof.sampling import Settings, as_ids, as_strings
 from draftproof.text import Detokenizer, Prompt, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
 
-METHODS = ("rows",)
 EXECUTORS = ("torch",)
 NUMERICS = ("exact", "fast", "auto")
 
@@ -45,8 +45,8 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """Requests and the engine that will run them."""
+class Job:
+    """Requests and the engine that will run them, not yet given to it."""
 
     requests: list[Request]
     engine: Engine
@@ -60,6 +60,7 @@ def load(
     device: str = "cpu",
     numerics: str = "auto",
     method: str = "rows",
+    method_options: dict[str, Any] | None = None,
     executor: str = "torch",
     prompt_lookup_max: int = 3,
     prompt_lookup_min: int = 1,
@@ -69,6 +70,8 @@ def load(
     """Load a target and a draft from folders or hub ids.
 
     draft:         a model, "ngram" for prompt lookup, or None for plain decoding
+    method:        "rows", or one of the paper's: "eqspec", "exspec", "rollback"
+    method_options: of exspec: window_size, sort_by_length, policy, waiting_limit
     dtype:         "float32", "bfloat16", "float16", or "auto": what the checkpoint says
     model_kwargs:  handed to `from_pretrained` of the target (device_map, quantization_config,
                    revision, ...); draft_kwargs: of the draft, by default the same
@@ -90,6 +93,7 @@ def load(
         draft_tokenizer=draft_tokenizer,
         numerics=numerics,
         method=method,
+        method_options=method_options,
         executor=executor,
         prompt_lookup_max=prompt_lookup_max,
         prompt_lookup_min=prompt_lookup_min,
@@ -101,6 +105,7 @@ class Pair:
 
     target, draft:  loaded transformers models (draft also "ngram", a `Drafter`, or None)
     tokenizer:      of the target; without one prompts are token ids and results have no text
+    method:         a name as in `load`, or a `Method` of one's own
 
     The models stay ordinary transformers models and may be used beside the pair.
     """
@@ -113,24 +118,32 @@ class Pair:
         tokenizer: Any = None,
         draft_tokenizer: Any = None,
         numerics: str = "auto",
-        method: str = "rows",
+        method: str | Method = "rows",
+        method_options: dict[str, Any] | None = None,
         executor: str = "torch",
         prompt_lookup_max: int = 3,
         prompt_lookup_min: int = 1,
     ) -> None:
-        _choose("method", method, METHODS)
         _choose("executor", executor, EXECUTORS)
         _choose("numerics", numerics, NUMERICS)
         if tokenizer is not None and draft_tokenizer is not None:
             require_same_vocabulary(tokenizer, draft_tokenizer)
         self.tokenizer = tokenizer
-        self.method, self.executor = method, executor
+        self._method = _resolve_method(method, method_options)
+        self.executor = executor
         self._target = BoundModel(target)
         self._draft = _bind_draft(
             draft, Ngram(prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min)
         )
-        self.numerics, self._shapes, self._why = _resolve_numerics(numerics, self._target)
+        self.numerics, self._shapes, self._why = _resolve_numerics(
+            numerics, self._target, self._method
+        )
         self._eos = as_ids(default_eos(target))
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self._method.name
 
     @property
     def vocab_size(self) -> int:
@@ -150,6 +163,7 @@ class Pair:
             "dtype": str(self._target.dtype).removeprefix("torch."),
             "device": str(self._target.device),
             "method": self.method,
+            "method_options": asdict(self._method),
             "executor": self.executor,
             "numerics": self.numerics,
             "numerics_reason": self._why,
@@ -177,7 +191,7 @@ class Pair:
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[Result]:
         """Each result as soon as its row finishes; `result.index` says which prompt it is."""
-        job = self._prepare(prompts, options)
+        job = self.prepare(prompts, options)
         mode = self._mode(options)
         return (
             self._result(commit, mode)
@@ -190,9 +204,9 @@ class Pair:
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[StreamEvent]:
         """Tokens of every row as they are committed; the last event of a row has its result."""
-        return self._events(self._prepare(prompts, options), self._mode(options))
+        return self._events(self.prepare(prompts, options), self._mode(options))
 
-    def _events(self, job: _Job, mode: str) -> Iterator[StreamEvent]:
+    def _events(self, job: Job, mode: str) -> Iterator[StreamEvent]:
         writers: dict[int, Detokenizer] = {}
         for commits in self._rounds(job):
             for commit in commits:
@@ -206,14 +220,15 @@ class Pair:
                 result = self._result(commit, mode) if final else None
                 yield StreamEvent(index=index, token_ids=commit.emitted, text=text, result=result)
 
-    def _rounds(self, job: _Job) -> Iterator[list[Commit]]:
+    def _rounds(self, job: Job) -> Iterator[list[Commit]]:
         for request in job.requests:
             job.engine.add(request)
         return job.engine.run()
 
-    def _prepare(self, prompts: Sequence[Prompt], options: Options) -> _Job:
+    def prepare(self, prompts: Sequence[Prompt], options: Options) -> Job:
+        """The engine that `generate` would run and its requests, for whoever drives it himself."""
         requests = self._requests(prompts, options)
-        return _Job(requests, assemble(self._blueprint(requests, options)))
+        return Job(requests, assemble(self._blueprint(requests, options)))
 
     def _requests(self, prompts: Sequence[Prompt], options: Options) -> list[Request]:
         if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], (int, dict))):
@@ -251,6 +266,8 @@ class Pair:
             decode=self._decode if self.tokenizer is not None else None,
             observers=options.get("observers", ()),
             debug=options.get("debug", False),
+            method=self._method,
+            max_requests=len(requests),
         )
 
     def _capacity(self, requests: Sequence[Request], wanted: int | None) -> int:
@@ -305,10 +322,19 @@ def _positive(name: str, value: int) -> int:
     return value
 
 
-def _resolve_numerics(wish: str, target: BoundModel) -> tuple[str, Shapes, str]:
+def _resolve_method(method: str | Method, options: dict[str, Any] | None) -> Method:
+    return method_named(method, options) if isinstance(method, str) else method
+
+
+def _resolve_numerics(wish: str, target: BoundModel, method: Method) -> tuple[str, Shapes, str]:
     """The tier that runs, its shapes, and why. Raises NumericsError when exact is not to be had."""
     if wish == "fast":
         return "fast", FAST, "as asked"
+    if not method.anchored:
+        why = f"method {method.name!r} moves rows, which changes the order of sums"
+        if wish == "exact":
+            raise NumericsError(f"numerics='exact' needs method='rows': {why}")
+        return "fast", FAST, why
     if wish == "auto" and target.device.type != "cpu":
         return "fast", FAST, f"exact numerics are promised on CPUs, not on {target.device.type}"
     verdict = calibrate(target)

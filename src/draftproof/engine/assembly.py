@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftproof.batch import Batch
 from draftproof.drafters.base import Drafter
@@ -13,10 +13,10 @@ from draftproof.drafters.ngram import NgramDrafter
 from draftproof.drafters.none import NoDrafter
 from draftproof.engine.engine import Engine
 from draftproof.engine.events import Observer
-from draftproof.engine.scheduler import Scheduler
+from draftproof.engine.methods import Limits, Memory, Method
 from draftproof.engine.stopping import Decode
+from draftproof.executors.base import Executor
 from draftproof.executors.memory import free_bytes, kv_bytes
-from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.numerics.shapes import Shapes
 from draftproof.verifiers.greedy import GreedyVerifier
@@ -36,7 +36,8 @@ class Ngram:
 class Blueprint:
     """Everything a run is made of.
 
-    draft:  a second model, n-gram settings, a ready drafter, or None for plain decoding
+    draft:        a second model, n-gram settings, a ready drafter, or None for plain decoding
+    max_requests: how many requests there will be, so that no pool is larger; None: not known
     """
 
     target: BoundModel
@@ -50,6 +51,15 @@ class Blueprint:
     decode: Decode | None = None
     observers: Sequence[Observer] = ()
     debug: bool = False
+    method: Method = field(default_factory=Method)
+    max_requests: int | None = None
+
+    @property
+    def pool(self) -> int:
+        """Rows that the caches hold."""
+        rows = self.method.pool(self.max_num_seqs)
+        most = rows if self.max_requests is None else self.max_requests
+        return max(self.max_num_seqs, min(rows, most))
 
     @property
     def draft_capacity(self) -> int:
@@ -61,16 +71,22 @@ class Blueprint:
     @property
     def kv_bytes(self) -> dict[str, int]:
         """Size of the caches in bytes, known before anything is allocated."""
-        sizes = {
-            "target": kv_bytes(
-                self.target, self.max_num_seqs, self.target_shapes.view_of(self.max_model_len)
-            )
-        }
+        sizes = {"target": self._bytes(self.target, self.max_model_len, self.target_shapes)}
         if isinstance(self.draft, BoundModel) and self.num_speculative_tokens:
-            sizes["draft"] = kv_bytes(
-                self.draft, self.max_num_seqs, self.draft_shapes.view_of(self.draft_capacity)
-            )
+            sizes["draft"] = self._bytes(self.draft, self.draft_capacity, self.draft_shapes)
         return sizes
+
+    def _bytes(self, model: BoundModel, capacity: int, shapes: Shapes) -> int:
+        slots = self.method.slots(capacity, self.num_speculative_tokens)
+        return kv_bytes(model, self.pool, shapes.view_of(slots))
+
+    @property
+    def limits(self) -> Limits:
+        """What the scheduler keeps to."""
+        return Limits(
+            num_speculative_tokens=self.num_speculative_tokens,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )
 
 
 def assemble(plan: Blueprint) -> Engine:
@@ -81,33 +97,33 @@ def assemble(plan: Blueprint) -> Engine:
     sizes = {name: f"{size / 2**20:,.2f} MiB" for name, size in plan.kv_bytes.items()}
     log.info(
         "KV cache: %d rows x %d tokens, %s",
-        plan.max_num_seqs,
+        plan.pool,
         plan.max_model_len,
         ", ".join(f"{name} {size}" for name, size in sizes.items()),
     )
     return Engine(
         target=_executor(plan.target, plan, plan.max_model_len, plan.target_shapes),
         drafter=_drafter(plan),
-        verifier=GreedyVerifier(),
-        scheduler=Scheduler(
-            num_speculative_tokens=plan.num_speculative_tokens,
-            max_num_batched_tokens=plan.max_num_batched_tokens,
-        ),
-        batch=Batch(plan.max_num_seqs),
+        verifier=plan.method.verifier(GreedyVerifier()),
+        scheduler=plan.method.scheduler(plan.limits, plan.max_num_seqs),
+        batch=Batch(plan.pool),
         decode=plan.decode,
         observers=plan.observers,
         debug=plan.debug,
     )
 
 
-def _executor(model: BoundModel, plan: Blueprint, capacity: int, shapes: Shapes) -> RowsExecutor:
-    return RowsExecutor(
+def _executor(model: BoundModel, plan: Blueprint, capacity: int, shapes: Shapes) -> Executor:
+    memory = Memory(
         model=model,
-        rows=plan.max_num_seqs,
+        rows=plan.pool,
         capacity=capacity,
         shapes=shapes,
         free=free_bytes(model.device),
+        drafted=plan.num_speculative_tokens,
+        debug=plan.debug,
     )
+    return plan.method.executor(memory)
 
 
 def _drafter(plan: Blueprint) -> Drafter:

@@ -102,12 +102,12 @@ class Grouping:
 
     @property
     def grouping_rate(self) -> float:
-        """Share of decoding rounds whose rows were equal, so that nothing was realigned."""
+        """Share of decoding rounds whose rows ended in one column: nothing was realigned."""
         return self.grouped / max(1, self.rounds)
 
     @property
     def fallback_rate(self) -> float:
-        """Share of decoding rounds with rows of unequal length or place."""
+        """Share of decoding rounds whose rows had to be brought into place."""
         return self.fallbacks / max(1, self.rounds)
 
 
@@ -140,9 +140,7 @@ class GroupedScheduler(Scheduler):
         equal = [row for row in rows if (row.lag, row.kv_len) == (rows[0].lag, rows[0].kv_len)]
         return equal[: self.group_size]
 
-    def _decoding(
-        self, rows: Sequence[Row], target: Executor, drafter: Drafter
-    ) -> Sequence[Row]:
+    def _decoding(self, rows: Sequence[Row], target: Executor, drafter: Drafter) -> Sequence[Row]:
         memories = [target, getattr(drafter, "executor", None)]
         candidates = [
             Candidate(row, _state(row, memories), self._waited[row.request.index]) for row in rows
@@ -156,12 +154,18 @@ class GroupedScheduler(Scheduler):
         return [item.row for item in chosen]
 
     def _wait(self, rows: Sequence[Row], chosen: Sequence[Row]) -> None:
-        self._waited = Counter({row.request.index: self._waited[row.request.index] + 1 for row in rows})
+        self._waited = Counter(
+            {row.request.index: self._waited[row.request.index] + 1 for row in rows}
+        )
         for row in chosen:
             self._waited[row.request.index] = 0
 
 
 def _state(row: Row, memories: Sequence[Any]) -> tuple[int, ...]:
-    """The row's length, and where its content begins in every cache that pads."""
-    offsets = [memory.offset(row.slot) for memory in memories if hasattr(memory, "offset")]
-    return (len(row.tokens), *offsets)
+    """In which column the row ends in every cache that pads.
+
+    Rows that end in the same column are a rectangle as they lie. In a pool without padding that
+    means equal length, the paper's criterion; after a fallback it holds for unequal rows too.
+    """
+    length = len(row.tokens)
+    return tuple(memory.end(row.slot, length) for memory in memories if hasattr(memory, "end"))

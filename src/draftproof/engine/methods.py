@@ -7,7 +7,7 @@ what is compared is the method.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from draftproof.engine.grouping import (
@@ -45,10 +45,8 @@ class Memory:
     @property
     def arguments(self) -> dict[str, Any]:
         """Those that every executor takes."""
-        return {name: getattr(self, name) for name in _COMMON}
-
-
-_COMMON = ("model", "rows", "capacity", "shapes", "free")
+        common = ("model", "rows", "capacity", "shapes", "free")
+        return {name: getattr(self, name) for name in common}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +57,9 @@ class Limits:
     max_num_batched_tokens: int
 
     @property
-    def arguments(self) -> dict[str, int]:
+    def arguments(self) -> dict[str, Any]:
         """By name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +67,7 @@ class Method:
     """A way to decode a batch; this one is the row-anchored layout, which moves nothing ever."""
 
     name: ClassVar[str] = "rows"
+    anchored: ClassVar[bool] = True  # a token's slot never changes: what exact numerics need
 
     def pool(self, max_num_seqs: int) -> int:
         """Rows that the caches hold when `max_num_seqs` of them run at a time."""
@@ -96,6 +95,7 @@ class EqSpec(Method):
     """A left-padded rectangle, realigned after every round."""
 
     name = "eqspec"
+    anchored = False
 
     def slots(self, capacity: int, drafted: int) -> int:
         return capacity + drafted

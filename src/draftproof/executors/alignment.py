@@ -83,9 +83,7 @@ def check_rectangle(
             )
 
 
-def check_positions(
-    rows: Sequence[int], content: Tensor, positions: Tensor, live: Tensor
-) -> None:
+def check_positions(rows: Sequence[int], content: Tensor, positions: Tensor, live: Tensor) -> None:
     """I2, position contiguity: content without holes, positions 0, 1, 2, ... along it.
 
     content:   [R, width] bool, what may be attended to, the fed tokens included

@@ -16,10 +16,10 @@ from draftproof.types import RaggedTokens
 class GroupedExecutor(PaddedExecutor):
     """A pool whose rows stay where they are unless a group of them cannot be read like that.
 
-        pool     a a a a a          a and c: equal length and offset, a rectangle as they lie
-                 . . b b b b b      b has the same length and another offset: it would have to
-                 c c c c c          move, as would d
-                 d d d
+    pool     a a a a a          a and c: equal length and offset, a rectangle as they lie
+             . . b b b b b      b has the same length and another offset: it would have to
+             c c c c c          move, as would d
+             d d d
     """
 
     def offset(self, row: int) -> int:

@@ -139,14 +139,15 @@ class Rectangle:
     def _mask(
         self, shape: AttentionShape, group: int, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Additive mask, [R, 1, group * Q, view]: content only, nothing after the query's slot."""
+        """Additive mask, [R, 1, F, view]: content only, nothing after the query's slot."""
         key = (shape.window, group, dtype, device)
         if key not in self.masks:
             content = self.content.to(device)
             first = content.int().argmax(1)[:, None]  # a blank sees one slot: cheap and finite
             own = torch.arange(self.width - self.queries, self.width, device=device)
             slots = torch.where(self.live.to(device), own, first)  # [R, Q]
-            mask = additive_mask(slots, self.view, shape.window, group, dtype)
+            rounding = self.shapes.queries
+            mask = additive_mask(slots, self.view, shape.window, group, dtype, rounding)
             mask[..., : self.width].masked_fill_(~content[:, None, None], -torch.inf)
             self.masks[key] = mask
         return self.masks[key]
