@@ -16,18 +16,19 @@ from draftproof.types import RaggedTokens
 class GroupedExecutor(PaddedExecutor):
     """A pool whose rows stay where they are unless a group of them cannot be read like that.
 
-    pool     a a a a a          a and c: equal length and offset, a rectangle as they lie
-             . . b b b b b      b has the same length and another offset: it would have to
-             c c c c c          move, as would d
+    pool     a a a a a          a and c end in one column: a rectangle as they lie
+             . . b b b b b      so do b and e, although e is longer; b was padded in a round
+             c c c c c          before, and would have to move to join a and c, as would d
              d d d
+             e e e e e e e
     """
 
-    def offset(self, row: int) -> int:
-        """Where a row's content starts; rows of equal length and offset need no realignment.
+    def end(self, row: int, length: int) -> int:
+        """Column in which a row of `length` tokens ends; rows that share it need not move.
 
         -1 for a row without content, which goes wherever its group is.
         """
-        return self.pads[row] if self.lengths[row] else -1
+        return self.pads[row] + length if self.lengths[row] else -1
 
     def meeting(self, tokens: RaggedTokens, known: Sequence[int]) -> int:
         """The column at which the fewest cached tokens move; the leftmost of those."""
