@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ class _Placed:
     slots: Tensor  # cache slot
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Rectangle:
     """Queries [R, Q] in the last Q of `width` columns; what a row does not feed there is blank.
 
@@ -65,7 +66,7 @@ class Rectangle:
         """Q, the columns from the first fed token of any row on."""
         return self.width - min(self.begins)
 
-    @property
+    @cached_property
     def live(self) -> Tensor:
         """Which queries are tokens and not blanks, [R, Q] bool."""
         slots = torch.arange(self.width - self.queries, self.width)
