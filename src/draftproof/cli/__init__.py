@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli import check, demo, generate
+from draftproof.cli import bench, check, demo, generate
 
 app = typer.Typer(
     name="draftproof",
@@ -42,6 +42,7 @@ def _draftproof(
 app.command("demo")(demo.command)
 app.command("generate")(generate.command)
 app.command("check")(check.command)
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

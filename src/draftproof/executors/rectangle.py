@@ -103,7 +103,8 @@ class Rectangle:
             )
             for lines, rows in self._runs()
         ]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2)
+        # some models take a `view` of what attention returns
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2).contiguous()
 
     def kept(self, logits: Tensor, keep: Sequence[int]) -> Tensor:
         """Logits of the last columns, [R, C, V] -> those of each row's last `keep`, [N, V]."""
