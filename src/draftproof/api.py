@@ -191,7 +191,7 @@ class Pair:
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[Result]:
         """Each result as soon as its row finishes; `result.index` says which prompt it is."""
-        job = self.prepare(prompts, options)
+        job = self._prepare(prompts, options)
         mode = self._mode(options)
         return (
             self._result(commit, mode)
@@ -204,7 +204,7 @@ class Pair:
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[StreamEvent]:
         """Tokens of every row as they are committed; the last event of a row has its result."""
-        return self._events(self.prepare(prompts, options), self._mode(options))
+        return self._events(self._prepare(prompts, options), self._mode(options))
 
     def _events(self, job: Job, mode: str) -> Iterator[StreamEvent]:
         writers: dict[int, Detokenizer] = {}
@@ -225,8 +225,11 @@ class Pair:
             job.engine.add(request)
         return job.engine.run()
 
-    def prepare(self, prompts: Sequence[Prompt], options: Options) -> Job:
+    def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> Job:
         """The engine that `generate` would run and its requests, for whoever drives it himself."""
+        return self._prepare(prompts, options)
+
+    def _prepare(self, prompts: Sequence[Prompt], options: Options) -> Job:
         requests = self._requests(prompts, options)
         return Job(requests, assemble(self._blueprint(requests, options)))
 

@@ -118,6 +118,8 @@ class StaticScheduler(PhasedScheduler):
 class ColumnsMethod(Method):
     """What the faulty methods share."""
 
+    anchored = False
+
     def slots(self, capacity: int, drafted: int) -> int:
         return capacity * (drafted + 2)
 

@@ -170,7 +170,7 @@ class Runner:
         )
         if cell.way in FAULTY:  # they keep no count of columns that would survive chunks
             options["max_num_batched_tokens"] = max(BUDGET, sum(map(len, prompts)))
-        job = pair.prepare(prompts, options)
+        job = pair.prepare(prompts, **options)
         drive = Drive(engine=job.engine, watch=Stopwatch(synchronised(self.models.device)))
         if cell.clocks:
             put_clocks_around(job.engine, drive.watch)
