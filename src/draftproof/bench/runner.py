@@ -7,6 +7,8 @@ import traceback
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -129,21 +131,20 @@ class Runner:
         except DraftproofError as error:
             outcome = {"status": "refused", "error": f"{type(error).__name__}: {error}"}
         except Exception as error:
-            trace = traceback.format_exc(limit=-4)
-            outcome = {"status": "crash", "error": f"{error!r}", "traceback": trace}
+            outcome = {"status": "crash", "error": f"{error!r}", "where": _where(error)}
         return {"cell": asdict(cell), "seconds": time.time() - started, **outcome}
 
     def _measure(self, cell: Cell) -> dict[str, Any]:
         method = method_of(cell.way, cell.method_options)
         pair = self.models.pair(cell.dtype, cell.numerics, method)
-        questions = self.questions[: cell.num_prompts]
+        questions = list(islice(cycle(self.questions), cell.num_prompts))
         prompts = self.prompts(pair, cell, questions)
         self._once(pair, cell, prompts[: cell.batch_size], WARM_UP_TOKENS)
         drives = [self._once(pair, cell, prompts, cell.max_new_tokens) for _ in range(self.repeats)]
         best = min(drives, key=lambda drive: drive.timeline.busy)
         outputs = [[d.finished[i].row.emitted for i in range(len(prompts))] for d in drives]
         return {
-            "settings": pair.describe(),
+            "settings": pair.describe() | {"target": None, "draft": None},  # see `models`
             "repeatable": all(output == outputs[0] for output in outputs),
             "prompt_tokens": sum(map(len, prompts)),
             **_counts(best),
@@ -179,6 +180,12 @@ class Runner:
 
     def _arrivals(self, cell: Cell, count: int) -> list[float]:
         return [0.0] * count if cell.rate is None else poisson_arrivals(count, cell.rate, self.seed)
+
+
+def _where(error: Exception) -> list[str]:
+    """The innermost calls, without the folders of this machine."""
+    calls = traceback.extract_tb(error.__traceback__)[-4:]
+    return [f"{Path(call.filename).name}:{call.lineno} {call.name}" for call in calls]
 
 
 def _counts(drive: Drive) -> dict[str, Any]:

@@ -90,6 +90,8 @@ def _categories(results: Results) -> Table:
     )
 
 
+# the formula is of methods that keep what each row accepted
+PREDICTED = ("rows", "eqspec", "exspec")
 AGREEMENT = ("exact", "exact %", "95 %", "partial %")
 
 
@@ -144,6 +146,8 @@ def _shares(results: Results) -> Table:
 def _acceptance_row(results: Results, record: Record) -> list[str]:
     stats, k, a = record["stats"], record["cell"]["k"], per_token(record)
     cost = step_cost(record, results.like(record, way=baseline(record)))
+    if record["cell"]["way"] not in PREDICTED:
+        cost = None
     positions = acceptance_by_position(stats["acceptance_histogram"], k)
     return [
         *_names(record),

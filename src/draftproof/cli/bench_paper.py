@@ -160,10 +160,11 @@ def command(
     separate = enable_profiling or device.startswith("cuda")
     settings = _settings(given, preset, quick=quick, separate_clocks=separate)
     names = _models(preset, target, draft)
-    questions, settings = _questions(input, settings)
     if dry_run:
         show_plan(settings, names, device, json=json, as_in_paper=preset is not None)
         return
+    asked_for = preset is not None or num_prompts is not None
+    questions, settings = _questions(input, settings, asked_for=asked_for)
     _run(settings, names, device, questions, output, json=json)
 
 
@@ -221,13 +222,23 @@ def _models(preset: PairPreset | None, target: str | None, draft: str | None) ->
     return target, draft
 
 
-def _questions(source: Path | None, settings: Settings) -> tuple[list[Question], Settings]:
-    """The prompts, and the settings with as many of them as there are."""
+def _questions(
+    source: Path | None, settings: Settings, *, asked_for: bool
+) -> tuple[list[Question], Settings]:
+    """The prompts, and the settings with as many of them as there are.
+
+    asked_for: the number was asked for, so that fewer are refused
+    """
     from dataclasses import replace
 
     from draftproof.bench.workloads import balanced, built_in, spec_bench
 
     questions = built_in() if source is None else spec_bench(source)
+    if asked_for and settings.num_prompts > len(questions):
+        raise InputError(
+            f"{settings.num_prompts} prompts wanted, {len(questions)} there: give Spec-Bench's "
+            "question.jsonl as --input, or a smaller --num-prompts"
+        )
     count = min(settings.num_prompts, len(questions))
     return balanced(questions, count), replace(settings, num_prompts=count)
 
