@@ -39,12 +39,14 @@ class Configuration:
     max_num_seqs: int
     num_speculative_tokens: int
     max_num_batched_tokens: int
+    method: str = "rows"
 
     def run(self, subject: Subject) -> tuple[list[list[int]], list[list[int]]]:
         """Found and expected tokens, with every invariant checked in every round."""
         # one row at a time takes the longest and shows the least
         oracle = subject.oracle.pick(range(2)) if self.max_num_seqs == 1 else subject.oracle
-        results = pair(subject.model, subject.drafter(self.drafter, oracle)).generate(
+        draft = subject.drafter(self.drafter, oracle)
+        results = pair(subject.model, draft, method=self.method).generate(
             oracle.prompts,
             max_new_tokens=NEW_TOKENS,
             max_num_seqs=self.max_num_seqs,
@@ -85,9 +87,10 @@ class Subject:
         return makers[name]()
 
 
-def full_grid() -> Iterator[Configuration]:
+def full_grid(method: str = "rows") -> Iterator[Configuration]:
     """Every configuration."""
-    return itertools.starmap(Configuration, itertools.product(DRAFTERS, ROWS, DRAFTED, BUDGETS))
+    points = itertools.product(DRAFTERS, ROWS, DRAFTED, BUDGETS, [method])
+    return itertools.starmap(Configuration, points)
 
 
 def sample(name: str) -> Iterator[Configuration]:

@@ -39,9 +39,11 @@ def pair(model: Any, draft: Any = None, **options: Any) -> Pair:
     return Pair(model, draft, numerics="fast", **options)
 
 
-def generated(model: Any, draft: Any, prompts: Sequence[Any], **options: Any) -> list[list[int]]:
+def generated(
+    model: Any, draft: Any, prompts: Sequence[Any], *, method: Any = "rows", **options: Any
+) -> list[list[int]]:
     """Token ids of `Pair.generate`, every invariant checked in every round."""
-    results = pair(model, draft).generate(prompts, **{"debug": True, **options})
+    results = pair(model, draft, method=method).generate(prompts, **{"debug": True, **options})
     return [result.token_ids for result in results]
 
 

@@ -2,143 +2,180 @@
 
 from __future__ import annotations
 
-import functools
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from draftproof import InputError, Pair, UnsupportedArgumentError, UnsupportedModelError
-from draftproof.reference import reference
+from draftproof import InputError, NumericsError, Pair, UnsupportedArgumentError
+from draftproof.drafters.model import ModelDrafter
+from draftproof.engine.grouping import Candidate, GroupedScheduler
+from draftproof.executors.padded import PaddedExecutor
 from draftproof.testing import (
     ARCHITECTURES,
-    ScriptedDrafter,
+    assert_cache_is_fresh,
     assert_same_tokens,
-    random_prompts,
+    prepared,
     tiny_model,
 )
 
-METHODS = ("rows", "eqspec", "exspec", "rollback")
-LENGTHS = (3, 17, 40, 9, 1, 25)
-NEW = 14
+from .grid import DRAFTERS, Configuration, Subject, full_grid
+from .subjects import generated, near_copy, oracle, pair
+
+METHODS = ("eqspec", "exspec", "rollback")
+SUPPORTED = [name for name, row in ARCHITECTURES.items() if row.supported]
+EVERY_OFFSET = (0, 1, 2, 3, 4, 1, 3, 0)  # accepted drafts: rows part in every round
 
 
-@functools.cache
-def model(architecture: str, seed: int = 0) -> Any:
-    return tiny_model(architecture, seed=seed)
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_every_architecture(name: str) -> None:
+    """EqSpec moves rows in every round; ExSpec groups them; a draft model lags by one or two."""
+    subject = Subject.of(name)
+    for drafter, method in (("oracle", "eqspec"), ("draft model", "exspec")):
+        configuration = Configuration(drafter, 3, 4, 512, method)
+        assert_same_tokens(*configuration.run(subject), f"{name}, {configuration}")
 
 
-@functools.cache
-def expected(architecture: str, lengths: tuple[int, ...] = LENGTHS, new: int = NEW) -> Any:
-    return [reference(model(architecture), p, new) for p in random_prompts(lengths, seed=3)]
-
-
-def decode(
-    architecture: str,
-    method: str,
-    draft: Any,
-    *,
-    lengths: tuple[int, ...] = LENGTHS,
-    method_options: dict[str, Any] | None = None,
-    **options: Any,
-) -> list[list[int]]:
-    pair = Pair(model(architecture), draft, method=method, method_options=method_options)
-    settings = {"max_new_tokens": NEW, "max_num_seqs": 3, "debug": True, **options}
-    return [r.token_ids for r in pair.generate(random_prompts(lengths, seed=3), **settings)]
-
-
-def scripted(architecture: str, wrong_at: int | Sequence[int]) -> ScriptedDrafter:
-    return ScriptedDrafter(continuations=expected(architecture), wrong_at=wrong_at)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_the_full_grid(name: str, method: str) -> None:
+    subject = Subject.of(name)
+    for configuration in full_grid(method):
+        assert_same_tokens(*configuration.run(subject), f"{name}, {configuration}")
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-def test_every_architecture(architecture: str, method: str) -> None:
-    """Each row accepts another number of drafts, so that rows part in every round."""
-    try:
-        Pair(model(architecture))
-    except UnsupportedModelError as error:
-        pytest.skip(f"refused, whatever the method: {error}")
-    draft = scripted(architecture, wrong_at=(0, 1, 2, 3, 4, 1))
-    assert_same_tokens(decode(architecture, method, draft), expected(architecture), method)
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("rows", [1, 2, 6])
-def test_with_a_draft_model(method: str, k: int, rows: int) -> None:
-    """A draft of the same architecture; rows of the draft's cache lag by one token or by two."""
-    found = decode(
-        "llama", method, model("llama", seed=1), num_speculative_tokens=k, max_num_seqs=rows
-    )
-    assert_same_tokens(found, expected("llama"), method)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_every_drafter_in_small_prompt_chunks(drafter: str, method: str) -> None:
+    """A chunk leaves a row between two lengths; new rows join while others decode."""
+    subject = Subject.of("gemma2")
+    for rows, k in ((3, 1), (2, 4)):
+        configuration = Configuration(drafter, rows, k, 8, method)
+        assert_same_tokens(*configuration.run(subject), str(configuration))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_target_as_its_own_draft_is_always_accepted(method: str) -> None:
     """Acceptance decays as soon as one entry of the draft's cache is wrong."""
-    pair = Pair(model("qwen3"), model("qwen3"), method=method)
-    prompts = random_prompts((5, 30, 11), seed=8)
-    results = pair.generate(prompts, max_new_tokens=41, max_num_seqs=3, debug=True)
-    assert [r.stats.draft_acceptance_rate for r in results] == [1.0, 1.0, 1.0]
-    assert_same_tokens(
-        [r.token_ids for r in results], [reference(model("qwen3"), p, 41) for p in prompts]
+    subject = oracle("qwen3").pick([1, 3, 5])
+    engine = pair(subject.model, subject.model, method=method)
+    results = engine.generate(subject.prompts, max_new_tokens=21, max_num_seqs=3, debug=True)
+    assert [result.stats.draft_acceptance_rate for result in results] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2"])
+def test_after_every_round_both_caches_are_what_a_fresh_prefill_gives(
+    name: str, method: str
+) -> None:
+    subject = oracle(name).pick([0, 1, 2, 3])
+    engine = prepared(
+        pair(subject.model, near_copy(name), method=method),
+        subject.prompts,
+        max_new_tokens=10,
+        max_num_seqs=3,
+        debug=True,
     )
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_ragged_drafts_and_plain_rows(method: str) -> None:
-    """N-gram drafts differ in number from row to row; with K = 0 nothing is drafted."""
-    for draft, k in (("ngram", 4), (None, 0), (model("llama", seed=1), 0)):
-        found = decode("llama", method, draft, num_speculative_tokens=k)
-        assert_same_tokens(found, expected("llama"), f"{method}, {draft}")
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("budget", [1, 7, 512])
-def test_prompts_in_chunks(method: str, budget: int) -> None:
-    """A chunk leaves a row between two lengths; new rows join while others decode."""
-    draft = model("gemma2", seed=1)
-    found = decode("gemma2", method, draft, max_num_batched_tokens=budget, max_num_seqs=2)
-    assert_same_tokens(found, expected("gemma2"), method)
+    assert isinstance(engine.drafter, ModelDrafter)
+    while engine.scheduler.waiting or engine.batch.rows:
+        engine.step()
+        for executor in (engine.target, engine.drafter.executor):
+            assert isinstance(executor, PaddedExecutor)
+            for row in engine.batch:
+                assert_cache_is_fresh(executor, row.slot, row.tokens)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_eos_at_every_place_of_the_first_rounds(method: str) -> None:
-    references = expected("llama")
+    subject = oracle().pick(range(4))
     for place in range(8):
-        eos = [[tokens[place]] for tokens in references]
-        ends = [tokens.index(end[0]) + 1 for tokens, end in zip(references, eos, strict=True)]
-        found = decode("llama", method, scripted("llama", wrong_at=3), eos_token_id=eos)
-        wanted = [tokens[:end] for tokens, end in zip(references, ends, strict=True)]
-        assert_same_tokens(found, wanted, f"{method}, eos at {place}")
+        eos = [[tokens[(place + row) % 8]] for row, tokens in enumerate(subject.continuations)]
+        found = generated(
+            subject.model,
+            subject.drafter(3),
+            subject.prompts,
+            method=method,
+            eos_token_id=eos,
+            max_new_tokens=12,
+        )
+        assert_same_tokens(found, subject.expected(12, eos), f"{method}, eos at {place}")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_budgets_and_contexts_differ_from_row_to_row(method: str) -> None:
-    budgets = [1, 14, 2, 0, 9, 5]
-    found = decode("llama", method, scripted("llama", wrong_at=4), max_new_tokens=budgets)
-    wanted = [tokens[:n] for tokens, n in zip(expected("llama"), budgets, strict=True)]
-    assert_same_tokens(found, wanted, method)
-    short = decode("llama", method, scripted("llama", wrong_at=2), max_model_len=45)
-    wanted = [
-        tokens[: 46 - length] for tokens, length in zip(expected("llama"), LENGTHS, strict=True)
-    ]
-    assert_same_tokens(short, wanted, method)
+    subject, budgets = oracle(), [1, 14, 2, 0, 9, 5, 14, 3]
+    draft = subject.drafter(EVERY_OFFSET)
+    options = {"method": method, "max_num_seqs": 3}
+    found = generated(subject.model, draft, subject.prompts, max_new_tokens=budgets, **options)
+    assert_same_tokens(found, subject.expected(budgets), method)
+    room = [46 - len(prompt) for prompt in subject.prompts]
+    found = generated(
+        subject.model, draft, subject.prompts, max_new_tokens=14, max_model_len=45, **options
+    )
+    assert_same_tokens(found, subject.expected([min(14, n) for n in room]), method)
+
+
+# -- ExSpec ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["first_full", "largest", "oldest"])
-@pytest.mark.parametrize("window", [1, 3, 4, 6])
 @pytest.mark.parametrize("sort", [False, True])
-def test_exspec_windows_policies_and_order(policy: str, window: int, sort: bool) -> None:
-    options = {"window_size": window, "policy": policy, "sort_by_length": sort, "waiting_limit": 2}
-    draft = scripted("llama", wrong_at=(0, 1, 2, 3, 4, 1))
-    found = decode("llama", "exspec", draft, method_options=options, max_num_seqs=2)
-    assert_same_tokens(found, expected("llama"), f"{policy}, {window}")
+def test_windows_policies_and_order(policy: str, sort: bool) -> None:
+    """A pool of one batch up to all rows; results in the order of the requests."""
+    subject = oracle()
+    for window in (1, 2, 3, 5, 8):
+        options = {
+            "window_size": window,
+            "policy": policy,
+            "sort_by_length": sort,
+            "waiting_limit": 2,
+        }
+        draft = subject.drafter(EVERY_OFFSET)
+        results = pair(subject.model, draft, method="exspec", method_options=options).generate(
+            subject.prompts, max_new_tokens=12, max_num_seqs=2, debug=True
+        )
+        found = [result.token_ids for result in results]
+        assert_same_tokens(found, subject.expected(12), f"{policy}, {window}")
+
+
+class Shuffled:
+    """A policy that takes any rows."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+
+    def choose(self, candidates: Sequence[Candidate], size: int) -> Sequence[Candidate]:
+        most = min(size, len(candidates))
+        return self.draw.sample(list(candidates), self.draw.randint(1, most))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", ["scripted", "model", "ngram"])
+def test_random_regrouping_keeps_what_belongs_together(seed: int, kind: str) -> None:
+    """Ids, both caches and positions of a row stay one row's, whoever it runs with."""
+    subject = oracle()
+    drafts: dict[str, Any] = {
+        "scripted": subject.drafter(EVERY_OFFSET),
+        "model": near_copy(),
+        "ngram": "ngram",
+    }
+    exspec = pair(subject.model, drafts[kind], method="exspec", method_options={"window_size": 6})
+    options = {"max_new_tokens": 12, "max_num_seqs": 3, "debug": True}
+    engine = prepared(exspec, subject.prompts, **options)
+    assert isinstance(engine.scheduler, GroupedScheduler)
+    engine.scheduler.policy = Shuffled(seed)
+    rows = {commit.row.request.index: commit.row for commits in engine.run() for commit in commits}
+    found = [rows[index].emitted for index in range(len(subject.prompts))]
+    assert_same_tokens(found, subject.expected(12), f"{kind}, seed {seed}")
+
+
+# -- what is refused -------------------------------------------------------------------------------
 
 
 def test_unknown_methods_and_options_are_refused() -> None:
-    target = model("llama")
+    target = tiny_model("llama")
     with pytest.raises(UnsupportedArgumentError, match="bsp.*rows, eqspec, exspec, rollback"):
         Pair(target, method="bsp")
     with pytest.raises(UnsupportedArgumentError, match="'eqspec' has no option 'window_size'"):
@@ -146,3 +183,11 @@ def test_unknown_methods_and_options_are_refused() -> None:
     for name, value in (("window_size", 0), ("waiting_limit", 0), ("policy", "youngest")):
         with pytest.raises(InputError, match=name):
             Pair(target, method="exspec", method_options={name: value})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_exact_numerics_are_refused_where_rows_move(method: str) -> None:
+    target = tiny_model("llama")
+    with pytest.raises(NumericsError, match="needs method='rows'"):
+        Pair(target, numerics="exact", method=method)
+    assert Pair(target, numerics="auto", method=method).describe()["numerics"] == "fast"

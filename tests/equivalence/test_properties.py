@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from draftproof.engine.methods import EqSpec, ExSpec, Method, Rollback
 from draftproof.testing import Oracle, ScriptedDrafter, assert_same_tokens
 
 from .subjects import near_copy, oracle, pair
@@ -44,6 +45,16 @@ OPTIONS = st.fixed_dictionaries(
         "max_num_batched_tokens": st.integers(1, 80),
     }
 )
+METHODS = st.one_of(
+    st.sampled_from([Method(), EqSpec(), Rollback()]),
+    st.builds(
+        ExSpec,
+        window_size=st.integers(1, 6),
+        sort_by_length=st.booleans(),
+        policy=st.sampled_from(["first_full", "largest", "oldest"]),
+        waiting_limit=st.integers(1, 3),
+    ),
+)
 DRAFTERS = st.sampled_from(["scripted", "scripted", "junk", "ngram", "model"])
 
 
@@ -66,9 +77,13 @@ def drafter(kind: str, name: str, subject: Oracle, draws: list[Draw]) -> Any:
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-@given(draws=BATCHES, options=OPTIONS, kind=DRAFTERS)
+@given(draws=BATCHES, options=OPTIONS, kind=DRAFTERS, method=METHODS)
 def test_any_mixture_of_rows_equals_the_reference(
-    pool: tuple[str, Oracle], draws: list[Draw], options: dict[str, int], kind: str
+    pool: tuple[str, Oracle],
+    draws: list[Draw],
+    options: dict[str, int],
+    kind: str,
+    method: Method,
 ) -> None:
     name, everything = pool
     subject = everything.pick([draw.prompt for draw in draws])
@@ -77,7 +92,8 @@ def test_any_mixture_of_rows_equals_the_reference(
         for draw, new in zip(draws, subject.continuations, strict=True)
     ]
     budgets = [draw.max_new_tokens for draw in draws]
-    results = pair(subject.model, drafter(kind, name, subject, draws)).generate(
+    draft = drafter(kind, name, subject, draws)
+    results = pair(subject.model, draft, method=method).generate(
         subject.prompts, max_new_tokens=budgets, eos_token_id=eos, debug=True, **options
     )
     assert_same_tokens([result.token_ids for result in results], subject.expected(budgets, eos))

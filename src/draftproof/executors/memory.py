@@ -87,6 +87,10 @@ class CachedRows:
         """Bytes of the KV cache."""
         return kv_bytes(self.model, self.rows, self.slots)
 
+    def first_slot(self, row: int) -> int:
+        """Where a row's content begins; its other slots follow without a gap."""
+        return 0
+
     def refuse_misfit(self, tokens: RaggedTokens) -> None:
         """Raise InvariantError when tokens do not continue their rows, or do not fit."""
         for row, start, count in zip(tokens.rows, tokens.starts, tokens.counts, strict=True):

@@ -56,6 +56,9 @@ class PaddedExecutor(CachedRows):
         """Slots per row: the capacity and the spare columns, rounded up."""
         return self.shapes.view_of(self.capacity + self.spare)
 
+    def first_slot(self, row: int) -> int:
+        return self.pads[row]
+
     def forward(self, tokens: RaggedTokens) -> Tensor:
         """Feed tokens and cache them; return the kept tokens' logits, [sum(keep), V]."""
         self.refuse_misfit(tokens)

@@ -11,7 +11,7 @@ import torch
 from draftproof.api import Pair
 from draftproof.engine.engine import Engine
 from draftproof.engine.events import RoundEvent, RowRound
-from draftproof.executors.rows import RowsExecutor
+from draftproof.executors.memory import CachedRows
 from draftproof.testing.oracle import fresh_cache
 
 
@@ -39,14 +39,14 @@ class Recorder:
 
 
 def assert_cache_is_fresh(
-    executor: RowsExecutor, row: int, tokens: Sequence[int], *, atol: float = 1e-5
+    executor: CachedRows, row: int, tokens: Sequence[int], *, atol: float = 1e-5
 ) -> None:
     """The cached part of a row is what one plain forward over its tokens would have cached.
 
     atol: float32 sums in another order differ by a few units in the last place
     Raises AssertionError naming the row, layer and first slot that differ.
     """
-    length = executor.lengths[row]
+    first, length = executor.first_slot(row), executor.lengths[row]
     if length > len(tokens):
         raise AssertionError(f"row {row}: {length} tokens cached, {len(tokens)} known")
     if not length:
@@ -54,7 +54,7 @@ def assert_cache_is_fresh(
     for index, fresh in enumerate(fresh_cache(executor.model.model, tokens[:length])):
         kept = executor.cache.keys[index], executor.cache.values[index]
         for name, ours, theirs in zip(("keys", "values"), kept, fresh, strict=True):
-            gap = (ours[row, :, :length] - theirs).abs().amax((0, 2))  # [length]
+            gap = (ours[row, :, first : first + length] - theirs).abs().amax((0, 2))  # [length]
             wrong = torch.nonzero(~(gap <= atol * (1 + theirs.abs().amax((0, 2)))))
             if len(wrong):
                 slot = int(wrong[0])
