@@ -63,10 +63,12 @@ PRESETS = {
 
 
 def facts_of(name: str) -> Facts:
-    """Facts of a preset's model, or of a folder with `config.json` and weights.
+    """Facts of a preset's model, of a folder with `config.json` and weights, or of "ngram".
 
     Raises InputError for a hub id that is not in a preset: a plan downloads nothing.
     """
+    if name == "ngram":  # no weights, no cache
+        return Facts(name=name, parameters=0, layers=0, kv_width=0)
     known = {facts.name: facts for pair in PRESETS.values() for facts in (pair.target, pair.draft)}
     if name in known:
         return known[name]

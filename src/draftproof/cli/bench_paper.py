@@ -100,6 +100,16 @@ def command(
     window_sizes: Annotated[
         Words, _option("ExSpec's pools in its own section.", "--window-sizes")
     ] = None,
+    length: Annotated[Count, _option("Tokens per prompt in ExSpec's section.", "--length")] = None,
+    serving_batch_sizes: Annotated[
+        Words, _option("Of the serving section.", "--serving-batch-sizes")
+    ] = None,
+    contexts: Annotated[
+        Words, _option("Tokens per prompt in the realignment section.", "--contexts")
+    ] = None,
+    realignment_batch_sizes: Annotated[
+        Words, _option("Of the realignment section.", "--realignment-batch-sizes")
+    ] = None,
     sort_by_length: Annotated[
         bool, _option("ExSpec admits short prompts first.", "--sort-by-length", "--sort_by_length")
     ] = False,
@@ -147,6 +157,10 @@ def command(
         "max_input_len": max_input_len,
         "window_size": window_size,
         "window_sizes": _numbers("--window-sizes", window_sizes),
+        "length": length,
+        "serving_batch_sizes": _numbers("--serving-batch-sizes", serving_batch_sizes),
+        "contexts": _numbers("--contexts", contexts),
+        "realignment_batch_sizes": _numbers("--realignment-batch-sizes", realignment_batch_sizes),
         "sort_by_length": sort_by_length or None,
         "policy": policy,
         "dtypes": _words(dtypes),

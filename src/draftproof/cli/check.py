@@ -46,6 +46,7 @@ def command(
     device: opt.Device = "cpu",
     numerics: opt.NumericsOption = opt.Numerics.AUTO,
     method: opt.Method = "rows",
+    method_option: opt.MethodOption = None,
     executor: opt.Executor = "torch",
     json: Report = None,
 ) -> None:
@@ -66,6 +67,7 @@ def command(
         device=device,
         numerics=numerics,
         method=method,
+        method_options=opt.method_options(method_option),
         executor=executor,
         prompt_lookup_max=prompt_lookup_max,
         prompt_lookup_min=prompt_lookup_min,

@@ -52,6 +52,7 @@ def _load(options: ModelOptions) -> Pair:
         device=options.device,
         numerics=options.numerics,
         method=options.method,
+        method_options=None if options.method_options is None else dict(options.method_options),
         executor=options.executor,
         prompt_lookup_max=options.prompt_lookup_max,
         prompt_lookup_min=options.prompt_lookup_min,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +47,14 @@ NumericsOption = Annotated[
     typer.Option("--numerics", help="exact: the same bits in every batch. fast: the best kernels."),
 ]
 Method = Annotated[str, typer.Option("--method", help="How rows of unequal length share a batch.")]
+MethodOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method-option",
+        help="NAME=VALUE of the method's own, may be given several times; exspec has window_size, "
+        "sort_by_length, policy and waiting_limit.",
+    ),
+]
 Executor = Annotated[str, typer.Option("--executor", help="What runs the model.")]
 LookupMax = Annotated[
     int, typer.Option("--prompt-lookup-max", min=1, help="Longest n-gram that --ngram looks up.")
@@ -106,6 +115,7 @@ class ModelOptions:
     device: str = "cpu"
     numerics: str = "auto"
     method: str = "rows"
+    method_options: Mapping[str, Any] | None = None
     executor: str = "torch"
     prompt_lookup_max: int = 3
     prompt_lookup_min: int = 1
@@ -173,6 +183,28 @@ class DecodingOptions:
             "num_speculative_tokens": self.num_speculative_tokens,
             "max_num_batched_tokens": self.max_num_batched_tokens,
         }
+
+
+def method_options(words: Sequence[str] | None) -> dict[str, Any] | None:
+    """`["window_size=32", "policy=oldest"]` as keywords; numbers and true or false are parsed.
+
+    Raises InputError for a word without a sign of equality.
+    """
+    if not words:
+        return None
+    pairs = [word.partition("=") for word in words]
+    for name, sign, _ in pairs:
+        if not (name and sign):
+            raise InputError(f"--method-option takes NAME=VALUE, got {name!r}")
+    return {name.replace("-", "_"): _value(text) for name, _, text in pairs}
+
+
+def _value(text: str) -> Any:
+    """A number, true or false, or the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def as_options(values: dict[str, Any]) -> dict[str, Any]:

@@ -136,10 +136,10 @@ class ExSpec(EqSpec):
     waiting_limit: int = 8
 
     def __post_init__(self) -> None:
-        if self.window_size is not None and self.window_size < 1:
-            raise InputError(f"window_size must be 1 or more, got {self.window_size}")
-        if self.waiting_limit < 1:
-            raise InputError(f"waiting_limit must be 1 or more, got {self.waiting_limit}")
+        for name in ("window_size", "waiting_limit"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise InputError(f"{name} must be a whole number, 1 or more, got {value!r}")
         if self.policy not in self._policies():
             names = ", ".join(self._policies())
             raise InputError(f"policy={self.policy!r}; choose one of {names}")
