@@ -1,0 +1,179 @@
+"""Our own engine as a subject: any method, any drafter, watched from inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from draftproof.api import Pair
+from draftproof.engine.engine import Engine
+from draftproof.errors import DraftproofError
+from draftproof.forensics.subjects.base import (
+    OWN,
+    Ability,
+    Answer,
+    Counters,
+    Inquiry,
+    Run,
+    Setup,
+    failed,
+)
+from draftproof.forensics.subjects.watching import (
+    ScriptDrafter,
+    SerialExecutor,
+    TopsVerifier,
+    Transcript,
+)
+from draftproof.types import Result, SpecStats
+
+Rig = Callable[[Engine, Inquiry], Engine]  # changes an assembled engine before it runs
+Delivery = Callable[[list[Answer], int], list[Answer]]  # what happens to answers on the way out
+
+
+class RiggedPair(Pair):
+    """A pair whose engines are handed to `rig` before they run."""
+
+    rig: Callable[[Engine], Engine] | None = None
+
+    def _prepare(self, prompts: Any, options: Any) -> Any:
+        job = super()._prepare(prompts, options)
+        return job if self.rig is None else replace(job, engine=self.rig(job.engine))
+
+
+@dataclass(kw_only=True)
+class EngineSubject:
+    """A target, a drafter and their settings.
+
+    target, draft:  loaded transformers models; draft also "ngram", a drafter, or None
+    fault, deliver: what an injected fault does to the engine and to the answers
+    """
+
+    name: str
+    target: Any
+    draft: Any = None
+    tokenizer: Any = None
+    batch: int = 8
+    k: int = 4
+    dtype: str | None = None  # None: as loaded
+    options: dict[str, Any] = field(default_factory=dict)  # of Pair: method, numerics, ...
+    fault: Rig | None = None
+    deliver: Delivery | None = None
+    _cast: dict[str, tuple[Any, Any]] = field(default_factory=dict, repr=False)
+
+    abilities: ClassVar[frozenset[Ability]] = frozenset(Ability)
+
+    @property
+    def model(self) -> Any:
+        """The target, in the dtype that this subject runs in."""
+        return self._models(self.dtype)[0]
+
+    def model_as(self, dtype: str) -> tuple[Any, Any]:
+        """Target and draft in another dtype, for controls."""
+        return self._models(dtype)
+
+    def settings(self) -> dict[str, Any]:
+        """As they run."""
+        pair = self._pair(OWN)
+        return {"kind": "engine", **pair.describe(), "batch": self.batch, "k": self.k}
+
+    def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
+        """A pass over all tasks; a refusal of the engine is every row's error."""
+        try:
+            return self._run(inquiry, setup)
+        except DraftproofError as error:
+            return failed(inquiry.tasks, f"{type(error).__name__}: {error}")
+
+    def _run(self, inquiry: Inquiry, setup: Setup) -> Run:
+        pair, watch = self._pair(setup), _Watch()
+        rows = self.batch if setup.batch is None else setup.batch
+        pair.rig = lambda engine: self._rig(engine, inquiry, setup, watch)
+        results = pair.generate(
+            [list(task.prompt) for task in inquiry.tasks],
+            max_num_seqs=rows,
+            num_speculative_tokens=self.k if setup.k is None else setup.k,
+            observers=[watch.transcript],
+            **_ending(inquiry),
+        )
+        answers = [watch.answer(result) for result in results]
+        if self.deliver is not None:
+            answers = self.deliver(answers, rows)
+        return Run(answers=tuple(answers), counters=_counters(results))
+
+    def _rig(self, engine: Engine, inquiry: Inquiry, setup: Setup, watch: _Watch) -> Engine:
+        if setup.script is not None and not isinstance(engine.drafter, ScriptDrafter):
+            target = engine.target
+            engine.drafter = ScriptDrafter(
+                script=setup.script, vocab_size=target.vocab_size, device=target.device
+            )
+        if self.fault is not None:
+            engine = self.fault(engine, inquiry)
+        if setup.serial:
+            engine.target = SerialExecutor(engine.target)
+        engine.verifier = watch.verifier = TopsVerifier(inner=engine.verifier)
+        return engine
+
+    def _pair(self, setup: Setup) -> RiggedPair:
+        target, draft = self._models(setup.dtype or self.dtype)
+        # a script needs a pair that drafts at all; which drafter is replaced when it is assembled
+        drafter = "ngram" if setup.script is not None else draft
+        return RiggedPair(target, drafter, tokenizer=self.tokenizer, **self.options)
+
+    def _models(self, dtype: str | None) -> tuple[Any, Any]:
+        if dtype is None:
+            return self.target, self.draft
+        if dtype not in self._cast:
+            self._cast[dtype] = (_as(self.target, dtype), _as(self.draft, dtype))
+        return self._cast[dtype]
+
+
+@dataclass(kw_only=True)
+class _Watch:
+    """What one run leaves behind."""
+
+    transcript: Transcript = field(default_factory=Transcript)
+    verifier: TopsVerifier | None = None
+
+    def answer(self, result: Result) -> Answer:
+        ids = tuple(result.token_ids)
+        tops = () if self.verifier is None else self.verifier.of(result.index, len(ids))
+        return Answer(
+            ids=ids,
+            tops=tops,
+            rounds=self.transcript.of(result.index),
+            finish_reason=str(result.finish_reason),
+        )
+
+
+def _as(model: Any, dtype: str) -> Any:
+    """A copy in another dtype; what is no model (n-gram, a drafter) stays as it is."""
+    wanted = getattr(torch, dtype)
+    if not isinstance(model, torch.nn.Module) or model.dtype == wanted:
+        return model
+    return copy.deepcopy(model).to(wanted)
+
+
+def _ending(inquiry: Inquiry) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_new_tokens": inquiry.max_new_tokens,
+        "min_new_tokens": inquiry.min_new_tokens,
+        "stop_strings": list(inquiry.stop_strings) or None,
+    }
+    if inquiry.eos_token_id is not None:
+        options["eos_token_id"] = list(inquiry.eos_token_id)
+    return options
+
+
+def _counters(results: Sequence[Result]) -> Counters:
+    total = SpecStats()
+    for result in results:
+        total += result.stats
+    return Counters(
+        drafted=total.num_draft_tokens,
+        accepted=total.num_accepted_draft_tokens,
+        rounds=total.num_spec_steps,
+        source="engine",
+    )
