@@ -1,0 +1,170 @@
+"""From evidence to causes: of every first divergence, and of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from draftproof.forensics.controls import outcome
+from draftproof.forensics.drafts import audit
+from draftproof.forensics.forks import Fork
+from draftproof.forensics.lab import Lab
+from draftproof.forensics.rules import RULES, Rule
+from draftproof.forensics.subjects.base import Ability
+from draftproof.forensics.verdicts import GRAVITY, Cause, Finding, Kind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """The verdict on a run, and on every row that differs or failed (by task index)."""
+
+    finding: Finding
+    rows: dict[int, Finding]
+    forks: tuple[Fork, ...]
+
+
+def diagnose(lab: Lab) -> Diagnosis:
+    """Compare, gather what evidence is needed, decide."""
+    failures = _failures(lab)
+    forks = lab.forks(lab.expected, lab.found, lab.dtype)
+    rows = failures | _explained(lab, forks)
+    quiet = not any(f.cause in (Cause.BUG, Cause.HARNESS) for f in rows.values())
+    hidden = _hidden(lab) if quiet and len(failures) < len(lab.inquiry.tasks) else None
+    return Diagnosis(finding=hidden or _overall(lab, rows), rows=rows, forks=forks)
+
+
+def _failures(lab: Lab) -> dict[int, Finding]:
+    """Rows without an answer say nothing, whatever the others say."""
+    found = {}
+    answers = zip(lab.inquiry.tasks, lab.expected.answers, lab.found.answers, strict=True)
+    for task, a, b in answers:
+        for side, answer in (("reference", a), ("candidate", b)):
+            if answer.error is not None:
+                found[task.index] = Finding(
+                    cause=Cause.UNDECIDED,
+                    rule="no answer",
+                    reasons=(f"{side}: {answer.error}",),
+                    missing=(f"the {side}'s answer to row {task.index}",),
+                )
+    return found
+
+
+def _explained(lab: Lab, forks: tuple[Fork, ...]) -> dict[int, Finding]:
+    """NUMERIC where rounding explains a fork; what the table says for all the others."""
+    if not forks:
+        return {}
+    logic = [fork for fork in forks if not _is_numeric(lab, fork)]
+    found = {fork.row: _numeric(lab, fork) for fork in forks if fork not in logic}
+    if logic:
+        finding = _by_table(lab)
+        found |= {fork.row: _at(finding, fork) for fork in logic}
+    return found
+
+
+def _is_numeric(lab: Lab, fork: Fork) -> bool:
+    """A near tie that float32, where it can be had, decides as the reference does."""
+    if fork.overshoot is not None:
+        return False
+    if lab.clean is None:
+        return fork.near is True and outcome(lab, "again").clean
+    rerun = outcome(lab, "own")
+    gone = rerun.clean
+    if not gone:
+        return False
+    # gone in float32: what is left is arithmetic, if the gap is one that arithmetic can make
+    return fork.near is True or (fork.gap is not None and fork.gap <= lab.max_gap)
+
+
+def _numeric(lab: Lab, fork: Fork) -> Finding:
+    noise = lab.noise(lab.dtype)
+    reasons = [_gap_in_words(fork), f"measured noise of such gaps: {noise.band:.3g} ({noise.samples} places)"]
+    missing: list[str] = []
+    if lab.clean is None:
+        missing.append("a float32 rerun of both sides")
+    else:
+        reasons.append("gone in float32")
+    return Finding(
+        cause=Cause.NUMERIC, rule="near tie", reasons=tuple(reasons), missing=tuple(missing)
+    )
+
+
+def _gap_in_words(fork: Fork) -> str:
+    if fork.gap is None:
+        return "the gap at the fork is not shown"
+    at_least = "at least " if fork.bounded else ""
+    steps = "" if fork.steps is None else f" = {fork.steps:.1f} steps of the dtype"
+    return f"gap at the fork {at_least}{fork.gap:.3g}{steps}, at the reference's own shape"
+
+
+def _at(finding: Finding, fork: Fork) -> Finding:
+    return replace(finding, reasons=(_gap_in_words(fork), *finding.reasons))
+
+
+def _by_table(lab: Lab) -> Finding:
+    for rule in RULES:
+        reasons = rule.holds(lab)
+        if reasons is not None:
+            return _speak(rule, reasons)
+    raise AssertionError("the last rule always holds")
+
+
+def _speak(rule: Rule, reasons: tuple[str, ...]) -> Finding:
+    return Finding(
+        cause=rule.cause, kind=rule.kind, rule=rule.name, reasons=reasons, missing=rule.missing
+    )
+
+
+def _hidden(lab: Lab) -> Finding | None:
+    """Faults that leave the output right: nothing is drafted, or the drafts are not the draft's."""
+    if _not_speculating(lab):
+        return Finding(
+            cause=Cause.BUG,
+            kind=Kind.NOT_SPECULATING,
+            rule="speculation not running",
+            reasons=(f"nothing was drafted ({lab.found.counters.source}): equal outputs say nothing",),
+        )
+    checked = audit(lab, lab.found, None)
+    if checked is not None and checked.drifts and lab.clean and _casts(lab):
+        rerun = outcome(lab, "own").run
+        checked = audit(lab, rerun, lab.clean) if rerun is not None else checked
+    if checked is None or not checked.drifts:
+        return None
+    return Finding(
+        cause=Cause.BUG,
+        kind=Kind.DRAFT_CACHE,
+        rule="drafts are not the draft's",
+        reasons=("the output is right", *checked.reasons()),
+    )
+
+
+def _casts(lab: Lab) -> bool:
+    return lab.dtype != lab.clean
+
+
+def _not_speculating(lab: Lab) -> bool:
+    """Nothing drafted although K > 0; known drafts, where they can be handed in, settle it."""
+    wanted = lab.candidate.k
+    if wanted == 0 or lab.found.counters.speculating is not False:
+        return False
+    if not any(len(answer.ids) > 2 for answer in lab.found.answers):
+        return False  # nothing to speculate on
+    if wanted and Ability.SCRIPT in lab.candidate.abilities:
+        run = outcome(lab, f"right_{wanted}").run
+        return run is not None and run.counters.speculating is False
+    return True
+
+
+def _overall(lab: Lab, rows: dict[int, Finding]) -> Finding:
+    """The gravest of the rows' findings; EXACT where there is none."""
+    if not rows:
+        speculating = lab.found.counters.speculating
+        known = "unknown" if speculating is None else "yes" if speculating else "no (K = 0)"
+        return Finding(
+            cause=Cause.EXACT,
+            rule="nothing differs",
+            reasons=(f"all {len(lab.inquiry.tasks)} rows are equal", f"speculating: {known}"),
+            missing=() if speculating is not None else ("the candidate's speculation counters",),
+        )
+    worst = min(rows.values(), key=lambda finding: GRAVITY.index(finding.cause))
+    same = sum(f.cause is worst.cause for f in rows.values())
+    head = f"{same} of {len(lab.inquiry.tasks)} rows: {worst.cause.value}"
+    return replace(worst, reasons=(head, *worst.reasons))

@@ -1,0 +1,246 @@
+"""The controls: runs that differ from the question in one thing, so that a cause shows.
+
+    name            what it changes                                what it tells
+    again           the reference, asked twice                     can the reference be trusted
+    again_candidate the candidate, asked twice                     does it change its mind
+    plain           K = 0, B = 1                                   is it speculation at all
+    plain_batched   K = 0                                          is it the batch alone
+    single          B = 1                                          is it the other rows
+    serial          a block as single steps                        is it the shape of a block
+    right_0 .. K    drafts known, wrong from offset j on           where in a block, and when
+    batch_n, k_n    sweeps                                         how the rate moves
+    permuted        the batch in reverse order                     does a row depend on its place
+    shorter, longer, same   one row with one neighbour, K = 0      whose length matters
+    near_start      prompts and outputs inside the sliding window  is it the window
+    no_minimum      without min_new_tokens                         is it the processors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from draftproof.forensics.forks import Fork, Outcome, cannot
+from draftproof.forensics.lab import Lab
+from draftproof.forensics.subjects.base import (
+    OWN,
+    Ability,
+    Answer,
+    Inquiry,
+    Run,
+    Script,
+    Setup,
+    Task,
+)
+
+NEIGHBOURED = 3  # rows that get a neighbour; each is a run of two rows
+SWEEP_BATCH = (2, 4, 8)
+SWEEP_K = (1, 2, 3)
+
+
+def outcome(lab: Lab, name: str) -> Outcome:
+    """A control's outcome; it runs the first time somebody asks."""
+    if name not in lab.outcomes:
+        lab.outcomes[name] = _run(lab, name)
+    return lab.outcomes[name]
+
+
+def _run(lab: Lab, name: str) -> Outcome:
+    family, _, number = name.partition("_")
+    if family in FAMILIES and number.isdigit():
+        return FAMILIES[family](lab, int(number))
+    return CONTROLS[name](lab)
+
+
+def names(lab: Lab) -> list[str]:
+    """Every control that makes sense for these subjects, cheap ones first."""
+    k, rows = lab.candidate.k or 0, len(lab.inquiry.tasks)
+    return [
+        *CONTROLS,
+        *(f"right_{right}" for right in range(k + 1)),
+        *(f"k_{n}" for n in SWEEP_K if n != k),
+        *(f"batch_{n}" for n in SWEEP_BATCH if n <= rows and n != lab.candidate.batch),
+    ]
+
+
+# -- one run each ----------------------------------------------------------------------------------
+
+
+def again(lab: Lab) -> Outcome:
+    """The reference, asked a second time as at first."""
+    return _repeat("again", lab, lab.reference.run(lab.inquiry), lab.expected)
+
+
+def again_candidate(lab: Lab) -> Outcome:
+    """The candidate, asked a second time as at first."""
+    return _repeat("again_candidate", lab, lab.candidate.run(lab.inquiry), lab.found)
+
+
+def _repeat(name: str, lab: Lab, second: Run, first: Run) -> Outcome:
+    return Outcome(
+        name=name,
+        rows=len(second.answers),
+        errors=sum(answer.error is not None for answer in second.answers),
+        forks=lab.forks(first, second, lab.dtype),
+        run=second,
+    )
+
+
+def plain(lab: Lab) -> Outcome:
+    """K = 0, B = 1."""
+    return lab.of_candidate("plain", Setup(batch=1, k=0), Ability.K)
+
+
+def plain_batched(lab: Lab) -> Outcome:
+    """K = 0 at the candidate's batch."""
+    return lab.of_candidate("plain_batched", Setup(batch=lab.candidate.batch, k=0), Ability.K)
+
+
+def single(lab: Lab) -> Outcome:
+    """One row at a time."""
+    return lab.of_candidate("single", Setup(batch=1), Ability.BATCH)
+
+
+def serial(lab: Lab) -> Outcome:
+    """Blocks scored as single steps."""
+    return lab.of_candidate("serial", Setup(serial=True), Ability.SERIAL)
+
+
+def own(lab: Lab) -> Outcome:
+    """As asked, in the arithmetic of the controls (the float32 rerun)."""
+    return lab.against_reference("own", lab.candidate, OWN)
+
+
+def permuted(lab: Lab) -> Outcome:
+    """The same rows in reverse order."""
+    asked = replace(lab.inquiry, tasks=lab.inquiry.tasks[::-1])
+    return lab.of_candidate("permuted", OWN, Ability.BATCH, inquiry=asked)
+
+
+def no_minimum(lab: Lab) -> Outcome:
+    """Without min_new_tokens, the processor that a block must apply token by token."""
+    if not lab.inquiry.min_new_tokens:
+        return cannot("no_minimum", "no processor was asked for")
+    return lab.against_reference(
+        "no_minimum", lab.candidate, OWN, replace(lab.inquiry, min_new_tokens=0)
+    )
+
+
+def window_of(lab: Lab) -> int | None:
+    """Smallest sliding window of the local model, None without one."""
+    model = lab.model(None)
+    if model is None:
+        return None
+    config = model.config.get_text_config(decoder=True)
+    kinds = getattr(config, "layer_types", None) or ()
+    window = getattr(config, "sliding_window", None)
+    return int(window) if window and (not kinds or "sliding_attention" in kinds) else None
+
+
+def near_start(lab: Lab) -> Outcome:
+    """Short prompts and short outputs, so that no layer has anything to forget."""
+    window = window_of(lab)
+    if window is None or window < 2:
+        return cannot("near_start", "the model has no sliding window")
+    keep = max(1, window // 2)
+    tasks = tuple(replace(task, prompt=task.prompt[:keep]) for task in lab.inquiry.tasks)
+    asked = replace(lab.inquiry, tasks=tasks, max_new_tokens=window - keep)
+    return lab.against_reference("near_start", lab.candidate, OWN, asked)
+
+
+# -- families --------------------------------------------------------------------------------------
+
+
+def right(lab: Lab, count: int) -> Outcome:
+    """Drafts made of the reference's own output, wrong from offset `count` of each block on."""
+    known = {
+        t.index: a.ids for t, a in zip(lab.inquiry.tasks, lab.clean_expected.answers, strict=True)
+    }
+    script = Script(continuations=known, right=count)
+    return lab.of_candidate(f"right_{count}", Setup(batch=1, script=script), Ability.SCRIPT)
+
+
+def drafts_of(lab: Lab, count: int) -> Outcome:
+    """Another K."""
+    return lab.of_candidate(f"k_{count}", Setup(k=count), Ability.K)
+
+
+def batch_of(lab: Lab, count: int) -> Outcome:
+    """Another batch size."""
+    return lab.of_candidate(f"batch_{count}", Setup(batch=count), Ability.BATCH)
+
+
+# -- neighbours ------------------------------------------------------------------------------------
+
+
+def beside(name: str, length_of: Callable[[int], int]) -> Callable[[Lab], Outcome]:
+    """One row and one made-up neighbour of another length in a batch of two, K = 0."""
+
+    def control(lab: Lab) -> Outcome:
+        rows = _interesting(lab)
+        outcomes = [_pair(name, lab, task, expected, length_of) for task, expected in rows]
+        ran = [one for one in outcomes if one.ran]
+        if not ran:
+            return outcomes[0] if outcomes else cannot(name, "no row has a prompt of token ids")
+        return Outcome(
+            name=name,
+            rows=len(ran),
+            errors=sum(one.errors for one in ran),
+            forks=tuple(fork for one in ran for fork in one.forks),
+        )
+
+    return control
+
+
+def _interesting(lab: Lab) -> list[tuple[Task, Answer]]:
+    """Rows that fork without speculation in the batch, or the first ones."""
+    pairs = list(zip(lab.inquiry.tasks, lab.clean_expected.answers, strict=True))
+    forked = {fork.row for fork in outcome(lab, "plain_batched").hard}
+    chosen = [p for p in pairs if p[0].index in forked] or pairs
+    long_enough = [p for p in chosen if len(p[0].prompt) > 2]
+    return long_enough[:NEIGHBOURED]
+
+
+def _pair(
+    name: str, lab: Lab, task: Task, expected: Answer, length_of: Callable[[int], int]
+) -> Outcome:
+    others = [t for t in lab.inquiry.tasks if t.index != task.index and t.prompt]
+    source: Sequence[int] = others[0].prompt if others else task.prompt[::-1]
+    length = length_of(len(task.prompt))
+    neighbour = tuple(source[i % len(source)] for i in range(length))
+    pair = (task, Task(index=-1, prompt=neighbour))
+    asked: Inquiry = replace(lab.inquiry, tasks=pair)
+    # the neighbour has no reference of its own: only the row itself is compared
+    found = lab.of_candidate(name, Setup(batch=2, k=0), Ability.K, inquiry=asked)
+    if not found.ran or found.run is None:
+        return found
+    alone = Run(answers=(expected, replace(expected, error="not compared")))
+    forks = lab.forks(alone, found.run, lab.clean or lab.dtype, pair)
+    return replace(found, forks=tuple(f for f in forks if f.row == task.index))
+
+
+def broken_rows(forks: Sequence[Fork]) -> set[int]:
+    """Rows that fork."""
+    return {fork.row for fork in forks}
+
+
+CONTROLS: dict[str, Callable[[Lab], Outcome]] = {
+    "again": again,
+    "again_candidate": again_candidate,
+    "own": own,
+    "plain": plain,
+    "plain_batched": plain_batched,
+    "single": single,
+    "serial": serial,
+    "permuted": permuted,
+    "shorter": beside("shorter", lambda length: max(1, length // 2)),
+    "same": beside("same", lambda length: length),
+    "longer": beside("longer", lambda length: length + 5),
+    "near_start": near_start,
+    "no_minimum": no_minimum,
+}
+FAMILIES: dict[str, Callable[[Lab, int], Outcome]] = {
+    "right": right,
+    "k": drafts_of,
+    "batch": batch_of,
+}
