@@ -7,7 +7,7 @@
     plain_batched   K = 0                                          is it the batch alone
     single          B = 1                                          is it the other rows
     serial          a block as single steps                        is it the shape of a block
-    right_0 .. K    drafts known, wrong from offset j on           where in a block, and when
+    right_0 .. K    drafts known, wrong at offset j                where in a block, and when
     batch_n, k_n    sweeps                                         how the rate moves
     permuted        the batch in reverse order                     does a row depend on its place
     shorter, longer, same   one row with one neighbour, K = 0      whose length matters
@@ -152,11 +152,8 @@ def near_start(lab: Lab) -> Outcome:
 
 
 def right(lab: Lab, count: int) -> Outcome:
-    """Drafts made of the reference's own output, wrong from offset `count` of each block on."""
-    known = {
-        t.index: a.ids for t, a in zip(lab.inquiry.tasks, lab.clean_expected.answers, strict=True)
-    }
-    script = Script(continuations=known, right=count)
+    """Drafts made of the reference's own output, wrong at offset `count` of each block."""
+    script = Script(continuations=tuple(lab.clean_expected.ids), right=count)
     return lab.of_candidate(f"right_{count}", Setup(batch=1, script=script), Ability.SCRIPT)
 
 

@@ -121,13 +121,13 @@ class Ability(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """Drafts handed to a subject: each row's known continuation, wrong from offset `right` on.
+    """Drafts handed to a subject: each row's known continuation, wrong at offset `right`.
 
-    continuations: by task index
+    continuations: in the order of the tasks
     right:         correct draft tokens per block; K or more: all of them
     """
 
-    continuations: dict[int, tuple[int, ...]]
+    continuations: tuple[tuple[int, ...], ...]
     right: int
 
 

@@ -23,11 +23,11 @@ from draftproof.forensics.subjects.base import (
     failed,
 )
 from draftproof.forensics.subjects.watching import (
-    ScriptDrafter,
     SerialExecutor,
     TopsVerifier,
     Transcript,
 )
+from draftproof.testing import ScriptedDrafter
 from draftproof.types import Result, SpecStats
 
 Rig = Callable[[Engine, Inquiry], Engine]  # changes an assembled engine before it runs
@@ -104,10 +104,9 @@ class EngineSubject:
         return Run(answers=tuple(answers), counters=_counters(results))
 
     def _rig(self, engine: Engine, inquiry: Inquiry, setup: Setup, watch: _Watch) -> Engine:
-        if setup.script is not None and not isinstance(engine.drafter, ScriptDrafter):
-            target = engine.target
-            engine.drafter = ScriptDrafter(
-                script=setup.script, vocab_size=target.vocab_size, device=target.device
+        if setup.script is not None:
+            engine.drafter = ScriptedDrafter(
+                continuations=setup.script.continuations, wrong_at=setup.script.right
             )
         if self.fault is not None:
             engine = self.fault(engine, inquiry)

@@ -1,4 +1,4 @@
-"""Parts put around an engine's own, to watch it or to hand it known drafts; none changes a token."""
+"""Parts put around an engine's own, to watch it; none changes a token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftproof.batch import Row
 from draftproof.engine.events import RoundEvent, RowRound
-from draftproof.forensics.subjects.base import TOP, Script, Top
+from draftproof.forensics.subjects.base import TOP, Top
 from draftproof.types import Drafts, RaggedTokens, Verdict
 from draftproof.verifiers.base import Verifier
 
@@ -66,43 +66,6 @@ class Transcript:
     def of(self, index: int) -> tuple[RowRound, ...]:
         """One request's rounds."""
         return tuple(self.rounds.get(index, ()))
-
-
-@dataclass(kw_only=True)
-class ScriptDrafter:
-    """Drafts a known continuation, wrong from a chosen offset of each block on.
-
-        right = 2, K = 4:   d0 d1 x x     a wrong token is the right one plus 1
-    """
-
-    script: Script
-    vocab_size: int
-    device: torch.device
-    name: str = "script"
-
-    def limit(self, row: Row) -> int | None:
-        return None
-
-    def propose(self, rows: Sequence[Row], wanted: Sequence[int]) -> Drafts:
-        found = [self._block(row, count) for row, count in zip(rows, wanted, strict=True)]
-        width = max(map(len, found), default=0)
-        padded = [ids + [-1] * (width - len(ids)) for ids in found]
-        ids = torch.tensor(padded, dtype=torch.int64, device=self.device)
-        return Drafts(ids=ids.reshape(len(rows), width), counts=[len(ids) for ids in found])
-
-    def _block(self, row: Row, count: int) -> list[int]:
-        known = self.script.continuations.get(row.request.index, ())
-        block = list(known[row.generated : row.generated + count])
-        return [
-            token if offset < self.script.right else (token + 1) % self.vocab_size
-            for offset, token in enumerate(block)
-        ]
-
-    def commit(self, row: Row) -> None:
-        return
-
-    def release(self, row: Row) -> None:
-        return
 
 
 @dataclass

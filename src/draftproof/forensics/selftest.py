@@ -1,0 +1,196 @@
+"""The proof that the detector works: every fault is found and named, and nothing else is.
+
+Two tables: injected faults against what they are taken for, and correct configurations, none of
+which may be called a bug.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from draftproof.forensics.causes import diagnose
+from draftproof.forensics.faults import FAULTS, Fault, Scene
+from draftproof.forensics.lab import Lab
+from draftproof.forensics.stages import Stage, demo_stage, leaning, tiny_stage
+from draftproof.forensics.subjects.base import Inquiry, Run, Subject, Task
+from draftproof.forensics.subjects.engine import EngineSubject
+from draftproof.forensics.verdicts import Cause, Kind
+from draftproof.testing import random_prompts, tiny_model
+
+ARCHITECTURES = ("llama", "gpt2", "gemma3_text")
+DTYPES = ("float32", "bfloat16")
+BATCHES = (1, 2, 4)
+KS = (1, 2, 3, 5)
+DRAFTERS = ("model", "itself", "ngram")
+FALSE_ALARMS = (Cause.BUG, Cause.HARNESS, Cause.UNDECIDED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One fault on one stage, or one correct configuration.
+
+    expected: the kind that must be found; None: nothing must be found
+    """
+
+    name: str
+    stage: str
+    expected: Kind | None
+    cause: Cause
+    found: Kind | None
+    rule: str
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        """Whether it was recognised for what it is."""
+        if self.expected is None:
+            return self.cause not in FALSE_ALARMS
+        return self.cause is Cause.BUG and self.found is self.expected
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelfTest:
+    """Both tables."""
+
+    faults: tuple[Trial, ...]
+    correct: tuple[Trial, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Every fault on the diagonal, and no false alarm."""
+        return all(trial.right for trial in (*self.faults, *self.correct))
+
+    @property
+    def alarms(self) -> list[Trial]:
+        """Correct configurations that were called something else."""
+        return [trial for trial in self.correct if not trial.right]
+
+    @property
+    def matrix(self) -> dict[Kind, dict[str, int]]:
+        """Injected kind -> what it was taken for -> how often."""
+        table: dict[Kind, dict[str, int]] = {}
+        for trial in self.faults:
+            assert trial.expected is not None
+            row = table.setdefault(trial.expected, {})
+            taken = trial.found.value if trial.found is not None else trial.cause.value
+            row[taken] = row.get(taken, 0) + 1
+        return table
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "passed": self.passed,
+            "matrix": {kind.value: row for kind, row in self.matrix.items()},
+            "false_alarms": len(self.alarms),
+            "correct_configurations": len(self.correct),
+            "faults": [asdict(trial) | {"right": trial.right} for trial in self.faults],
+            "correct": [asdict(trial) | {"right": trial.right} for trial in self.correct],
+        }
+
+
+Progress = Callable[[Trial], None]
+
+
+def selftest(*, quick: bool = True, progress: Progress = lambda trial: None) -> SelfTest:
+    """Both tables; `quick` leaves the demo pair out. `progress` is told of every trial."""
+    stages = [tiny_stage] if quick else [tiny_stage, demo_stage]
+    return SelfTest(
+        faults=_told(progress, _fault_trials(stages, FAULTS)),
+        correct=_told(progress, correct_trials()),
+    )
+
+
+def _told(progress: Progress, trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    done = []
+    for trial in trials:
+        progress(trial)
+        done.append(trial)
+    return tuple(done)
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def _fault_trials(
+    makers: Sequence[Callable[[Scene], Stage | None]], faults: Sequence[Fault]
+) -> Iterator[Trial]:
+    for maker in makers:
+        stage_of = cache(maker)
+        for fault in faults:
+            stage = stage_of(fault.scene)
+            if stage is not None:
+                yield fault_trial(stage, fault)
+
+
+def fault_trial(stage: Stage, fault: Fault) -> Trial:
+    """Inject one fault and see what it is taken for."""
+    candidate = stage.candidate(fault)
+    return _trial(
+        fault.name, stage.name, fault.kind, stage.reference(), candidate, stage.inquiry
+    )
+
+
+def _trial(
+    name: str,
+    stage: str,
+    expected: Kind | None,
+    reference: Subject,
+    candidate: Subject,
+    inquiry: Inquiry,
+) -> Trial:
+    started = time.perf_counter()
+    found = diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry)).finding
+    return Trial(
+        name=name,
+        stage=stage,
+        expected=expected,
+        cause=found.cause,
+        found=found.kind,
+        rule=found.rule,
+        seconds=round(time.perf_counter() - started, 2),
+    )
+
+
+# -- correct configurations ------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class _Remembered(EngineSubject):
+    """A plain reference that answers the same question once."""
+
+    known: dict[Any, Run] | None = None
+
+    def run(self, inquiry: Inquiry, setup: Any = None) -> Run:
+        """As EngineSubject.run."""
+        from draftproof.forensics.subjects.base import OWN
+
+        self.known = {} if self.known is None else self.known
+        key = (inquiry, setup)
+        if key not in self.known:
+            self.known[key] = super().run(inquiry, OWN if setup is None else setup)
+        return self.known[key]
+
+
+def correct_trials() -> Iterator[Trial]:
+    """architectures x dtypes x drafters x batch sizes x K, each against plain decoding."""
+    for architecture, dtype in itertools.product(ARCHITECTURES, DTYPES):
+        target = tiny_model(architecture)
+        drafts = {"model": leaning(target), "itself": target, "ngram": "ngram"}
+        reference = _Remembered(name="plain", target=target, batch=1, k=0, dtype=dtype)
+        for drafter, batch, k in itertools.product(DRAFTERS, BATCHES, KS):
+            candidate = EngineSubject(
+                name=drafter, target=target, draft=drafts[drafter], batch=batch, k=k, dtype=dtype
+            )
+            label = f"{dtype}, {drafter}, B = {batch}, K = {k}"
+            yield _trial(label, architecture, None, reference, candidate, _question())
+
+
+def _question() -> Inquiry:
+    prompts = random_prompts((3, 9, 14, 5), seed=1)
+    tasks = tuple(Task(index=i, prompt=tuple(ids)) for i, ids in enumerate(prompts))
+    return Inquiry(tasks=tasks, max_new_tokens=10, eos_token_id=())
