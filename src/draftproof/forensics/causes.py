@@ -8,7 +8,7 @@ from draftproof.forensics.controls import outcome
 from draftproof.forensics.drafts import audit
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.rules import RULES, Rule
+from draftproof.forensics.rules import RULES, Rule, ties
 from draftproof.forensics.subjects.base import Ability
 from draftproof.forensics.verdicts import GRAVITY, Cause, Finding, Kind
 
@@ -62,7 +62,7 @@ def _explained(lab: Lab, forks: tuple[Fork, ...]) -> dict[int, Finding]:
 
 def _is_numeric(lab: Lab, fork: Fork) -> bool:
     """A near tie that float32, where it can be had, decides as the reference does."""
-    if fork.overshoot is not None:
+    if fork.overshoot is not None or ties(lab):
         return False
     if lab.clean is None:
         return fork.near is True and outcome(lab, "again").clean
@@ -76,7 +76,10 @@ def _is_numeric(lab: Lab, fork: Fork) -> bool:
 
 def _numeric(lab: Lab, fork: Fork) -> Finding:
     noise = lab.noise(lab.dtype)
-    reasons = [_gap_in_words(fork), f"measured noise of such gaps: {noise.band:.3g} ({noise.samples} places)"]
+    reasons = [
+        _gap_in_words(fork),
+        f"measured noise of such gaps: {noise.band:.3g} ({noise.samples} places)",
+    ]
     missing: list[str] = []
     if lab.clean is None:
         missing.append("a float32 rerun of both sides")
@@ -120,7 +123,9 @@ def _hidden(lab: Lab) -> Finding | None:
             cause=Cause.BUG,
             kind=Kind.NOT_SPECULATING,
             rule="speculation not running",
-            reasons=(f"nothing was drafted ({lab.found.counters.source}): equal outputs say nothing",),
+            reasons=(
+                f"nothing was drafted ({lab.found.counters.source}): equal outputs say nothing",
+            ),
         )
     checked = audit(lab, lab.found, None)
     if checked is not None and checked.drifts and lab.clean and _casts(lab):

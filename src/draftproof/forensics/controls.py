@@ -1,18 +1,18 @@
 """The controls: runs that differ from the question in one thing, so that a cause shows.
 
-    name            what it changes                                what it tells
-    again           the reference, asked twice                     can the reference be trusted
-    again_candidate the candidate, asked twice                     does it change its mind
-    plain           K = 0, B = 1                                   is it speculation at all
-    plain_batched   K = 0                                          is it the batch alone
-    single          B = 1                                          is it the other rows
-    serial          a block as single steps                        is it the shape of a block
-    right_0 .. K    drafts known, wrong at offset j                where in a block, and when
-    batch_n, k_n    sweeps                                         how the rate moves
-    permuted        the batch in reverse order                     does a row depend on its place
-    shorter, longer, same   one row with one neighbour, K = 0      whose length matters
-    near_start      prompts and outputs inside the sliding window  is it the window
-    no_minimum      without min_new_tokens                         is it the processors
+name            what it changes                                what it tells
+again           the reference, asked twice                     can the reference be trusted
+again_candidate the candidate, asked twice                     does it change its mind
+plain           K = 0, B = 1                                   is it speculation at all
+plain_batched   K = 0                                          is it the batch alone
+single          B = 1                                          is it the other rows
+serial          a block as single steps                        is it the shape of a block
+right_0 .. K    drafts known, wrong at offset j                where in a block, and when
+batch_n, k_n    sweeps                                         how the rate moves
+permuted        the batch in reverse order                     does a row depend on its place
+shorter, longer, same   one row with one neighbour, K = 0      whose length matters
+near_start      prompts and outputs inside the sliding window  is it the window
+no_minimum      without min_new_tokens                         is it the processors
 """
 
 from __future__ import annotations

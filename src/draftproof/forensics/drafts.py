@@ -32,8 +32,10 @@ class DraftAudit:
 
     def reasons(self) -> tuple[str, ...]:
         """In words."""
-        told = [f"{self.stale} of {self.rounds} rounds begin with a token that the draft model, "
-                "given the same text afresh, does not propose"]
+        told = [
+            f"{self.stale} of {self.rounds} rounds begin with a token that the draft model, "
+            "given the same text afresh, does not propose"
+        ]
         if decays(self.accepted):
             told.append(f"acceptance falls from {self.accepted[0]:.0%} to {self.accepted[-1]:.0%}")
         return tuple(told)

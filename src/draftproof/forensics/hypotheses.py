@@ -69,9 +69,7 @@ def shifted(prompt: int, count: int, shifts: Sequence[int]) -> Iterator[tuple[st
         yield f"generated tokens {shift:+d} positions", places
 
 
-def strided(
-    prompt: int, count: int, emitted: int, fed: int
-) -> Iterator[tuple[str, list[int]]]:
+def strided(prompt: int, count: int, emitted: int, fed: int) -> Iterator[tuple[str, list[int]]]:
     """Positions advance by the block that was fed, not by what was accepted of it."""
     places = list(range(prompt))
     places += [prompt + n // emitted * fed + n % emitted for n in range(count)]

@@ -197,15 +197,15 @@ def window(lab: Lab) -> Reasons | None:
 
 
 def ties(lab: Lab) -> Reasons | None:
-    """Equal logits, always the higher id."""
-    forks = outcome(lab, "plain").hard or _hard(lab)
+    """Equal logits, always the higher id, and float32 changes nothing."""
+    if not lab.clean:
+        return None
+    forks = outcome(lab, "own").forks
     pairs = [(f.gap, f.divergence.expected, f.divergence.found) for f in forks]
     if not pairs or any(gap != 0 or a is None or b is None or b < a for gap, a, b in pairs):
         return None
-    if any(fork.steps is None for fork in forks):
-        return None
     return (
-        f"at all {len(pairs)} forks the two logits are equal to the last bit",
+        f"at all {len(pairs)} forks the two logits are equal to the last bit, in float32 too",
         "and the candidate always takes the higher token id",
     )
 
@@ -426,11 +426,33 @@ def ragged_low(lab: Lab) -> Reasons | None:
 # -- where nothing but the outputs can be had ------------------------------------------------------
 
 
+def token_missing(lab: Lab) -> Reasons | None:
+    """After the fork the candidate goes on as the reference does one token later."""
+    expected, found = _found(lab)
+    at, hard = _places(lab), _hard(lab)
+    skipped = 0
+    for fork in hard:
+        here, own = fork.divergence.position, at[fork.row]
+        rest, goes_on = expected[own][here + 1 :], found[own][here:]
+        skipped += common_prefix(rest, goes_on) >= min(3, len(goes_on), len(rest)) > 0
+    if not hard or skipped * 2 <= len(hard):
+        return None
+    return (
+        f"in {skipped} of {len(hard)} forks the candidate leaves out one token and goes on as the "
+        "reference does: a token that was chosen and not handed on",
+    )
+
+
+def moved_positions(lab: Lab) -> Reasons | None:
+    """Moved positions give the candidate's own tokens."""
+    return positions.explain(lab, outcome(lab, "own"), positions.small_shifts)
+
+
 def two_numbers_positions(lab: Lab) -> Reasons | None:
     """The paper's rule on the run itself: both low."""
     match = compare(*_found(lab))
-    if match.exact / match.rows > 0.1 or match.partial > 0.25:
-        return None
+    if match.exact / match.rows > 0.1 or match.partial > 0.25 or lab.model(None) is not None:
+        return None  # where there is a model, positions can be tried out instead
     return (
         f"exact match {match.exact}/{match.rows} and partial match {match.partial:.0%}: "
         "wrong from the first tokens",
@@ -631,6 +653,22 @@ RULES: tuple[Rule, ...] = (
         kind=Kind.STALE_KV,
         says="B = 1 agrees, K = 0 agrees; ragged acceptance breaks it later",
         holds=ragged_only,
+    ),
+    Rule(
+        name="a token is missing",
+        cause=Cause.BUG,
+        kind=Kind.CORRECTION,
+        says="no controls: after the fork the candidate goes on one token ahead",
+        holds=token_missing,
+        missing=BLIND,
+    ),
+    Rule(
+        name="moved positions",
+        cause=Cause.BUG,
+        kind=Kind.POSITIONS,
+        says="no controls: moved positions give the candidate's tokens",
+        holds=moved_positions,
+        missing=BLIND,
     ),
     Rule(
         name="both numbers low",

@@ -44,9 +44,9 @@ def choices_at(model: Any, tokens: Sequence[int], positions: Sequence[int]) -> l
     places = torch.tensor([list(positions)], device=model.device)
     # without a mask, transformers would take a gap in the positions for the end of a sequence
     mask = torch.ones_like(ids)
-    logits = model(
-        input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False
-    ).logits[0]
+    logits = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits[
+        0
+    ]
     chosen: list[int] = logits.argmax(-1).tolist()
     return chosen
 

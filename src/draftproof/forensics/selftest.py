@@ -130,9 +130,7 @@ def _fault_trials(
 def fault_trial(stage: Stage, fault: Fault) -> Trial:
     """Inject one fault and see what it is taken for."""
     candidate = stage.candidate(fault)
-    return _trial(
-        fault.name, stage.name, fault.kind, stage.reference(), candidate, stage.inquiry
-    )
+    return _trial(fault.name, stage.name, fault.kind, stage.reference(), candidate, stage.inquiry)
 
 
 def _trial(

@@ -70,24 +70,21 @@ def leaning(model: Any, noise: float = NOISE, seed: int = 0) -> Any:
 
 def tiny_stage(scene: Scene) -> Stage:
     """A stage of tiny random models, float32, for one scene."""
-    target = _tying(tiny_model("llama")) if scene is Scene.TIES else tiny_model(_ARCHITECTURE(scene))
+    architecture = "mistral" if scene is Scene.WINDOW else "llama"
     tokenizer = tiny_tokenizer() if scene is Scene.STOP else None
-    if scene is Scene.STOP:
-        target = tiny_model("llama", vocab_size=len(tokenizer))
-    prompts = random_prompts(LENGTHS, vocab_size=101)
-    draft = _tying(leaning(target)) if scene is Scene.TIES else leaning(target)
+    sized = {} if tokenizer is None else {"vocab_size": len(tokenizer)}
+    target = tiny_model(architecture, **sized)
+    draft = leaning(target)
+    if scene is Scene.TIES:
+        target, draft = _tying(target), _tying(draft)
     stage = Stage(
         name="tiny",
         target=target,
         draft=draft,
         tokenizer=tokenizer,
-        inquiry=_inquiry(prompts),
+        inquiry=_inquiry(random_prompts(LENGTHS)),
     )
     return set_up(stage, scene)
-
-
-def _ARCHITECTURE(scene: Scene) -> str:
-    return "mistral" if scene is Scene.WINDOW else "llama"
 
 
 @torch.no_grad()
@@ -169,5 +166,6 @@ def _marked(stage: Stage, outputs: Sequence[Sequence[int]]) -> Inquiry:
 
 def _stops(stage: Stage, outputs: Sequence[Sequence[int]]) -> Inquiry:
     """Stop strings that end in the middle of blocks, at a different place in each row."""
-    stops = [stage.tokenizer.decode(list(ids[4 + row : 6 + row])) for row, ids in enumerate(outputs)]
+    ends = [list(ids[4 + row : 6 + row]) for row, ids in enumerate(outputs)]
+    stops = [stage.tokenizer.decode(ids) for ids in ends]
     return replace(stage.inquiry, stop_strings=tuple(stop for stop in stops if stop.strip()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from draftproof.forensics.subjects.base import Inquiry
 from draftproof.hf import BoundModel
 from draftproof.types import RaggedTokens
 
+AnyLayout = TypeVar("AnyLayout", bound=RowLayout)
 Doctor = Callable[[Tensor, RowLayout], tuple[Tensor, RowLayout]]
 
 
@@ -110,11 +111,17 @@ class WindowForgotten(RowLayout):
         return super()._mask(index, shape, group, dtype, device)
 
 
+def recast(layout: RowLayout, cls: type[AnyLayout], **more: Any) -> AnyLayout:
+    """The same plan in another class; what is derived from it is derived anew."""
+    given = [f.name for f in fields(layout) if f.default is f.default_factory is MISSING]
+    return cls(**{name: getattr(layout, name) for name in given}, **more)
+
+
 def laid_out(cls: type[RowLayout]) -> Callable[[Engine, Inquiry], Engine]:
     """A fault that is another class of layout."""
 
     def doctor(positions: Tensor, layout: RowLayout) -> tuple[Tensor, RowLayout]:
-        return positions, cls(layout.tokens, layout.total, layout.blocks)
+        return positions, recast(layout, cls)
 
     def rig(engine: Engine, inquiry: Inquiry) -> Engine:
         doctored(engine.target, doctor)
@@ -137,9 +144,7 @@ class PadByIdentity:
             if start == 0:
                 self.hidden[row] = {n for n in range(count) if flat[at + n] in self.pads}
             at += count
-        return positions, HiddenSlots(
-            layout.tokens, layout.total, layout.blocks, hidden=dict(self.hidden)
-        )
+        return positions, recast(layout, HiddenSlots, hidden=dict(self.hidden))
 
 
 @dataclass
@@ -186,7 +191,8 @@ class Rollback:
     slid: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
-        room = self.inner.capacity * 8  # slots for all that is never taken back
+        # slots for all that is never taken back
+        room = self.inner.shapes.view_of(self.inner.capacity * 8)
         self.inner.cache = allocate(self.inner.model, self.inner.rows, room, None)
         doctored(self.inner, self._doctor)
 
@@ -198,10 +204,7 @@ class Rollback:
         starts = [
             max(0, s + self.slid[row]) for row, s in zip(tokens.rows, tokens.starts, strict=True)
         ]
-        moved = RowLayout.plan(
-            replace(tokens, starts=starts), self.inner.shapes, self.inner.capacity * 8
-        )
-        return positions, moved
+        return positions, RowLayout.plan(replace(tokens, starts=starts), self.inner.shapes)
 
     def truncate(self, row: int, length: int) -> None:
         """Take back as the fault does."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
-
-import torch
 
 from draftproof.api import Pair
 from draftproof.engine.engine import Engine
@@ -22,6 +19,7 @@ from draftproof.forensics.subjects.base import (
     Setup,
     failed,
 )
+from draftproof.forensics.subjects.casting import cast
 from draftproof.forensics.subjects.watching import (
     SerialExecutor,
     TopsVerifier,
@@ -125,7 +123,7 @@ class EngineSubject:
         if dtype is None:
             return self.target, self.draft
         if dtype not in self._cast:
-            self._cast[dtype] = (_as(self.target, dtype), _as(self.draft, dtype))
+            self._cast[dtype] = (cast(self.target, dtype), cast(self.draft, dtype))
         return self._cast[dtype]
 
 
@@ -145,14 +143,6 @@ class _Watch:
             rounds=self.transcript.of(result.index),
             finish_reason=str(result.finish_reason),
         )
-
-
-def _as(model: Any, dtype: str) -> Any:
-    """A copy in another dtype; what is no model (n-gram, a drafter) stays as it is."""
-    wanted = getattr(torch, dtype)
-    if not isinstance(model, torch.nn.Module) or model.dtype == wanted:
-        return model
-    return copy.deepcopy(model).to(wanted)
 
 
 def _ending(inquiry: Inquiry) -> dict[str, Any]:
