@@ -40,9 +40,19 @@ SWEEP_K = (1, 2, 3)
 
 def outcome(lab: Lab, name: str) -> Outcome:
     """A control's outcome; it runs the first time somebody asks."""
+    if not lab.controls:
+        return cannot(name, "controls are switched off")
     if name not in lab.outcomes:
         lab.outcomes[name] = _run(lab, name)
     return lab.outcomes[name]
+
+
+def purpose(name: str) -> str:
+    """What a control changes, in a line of a report."""
+    family, _, number = name.partition("_")
+    if family in FAMILIES and number.isdigit():
+        return f"{FAMILY_WORDS[family]} {number}"
+    return (CONTROLS[name].__doc__ or WORDS.get(name, "")).strip().split("\n")[0].rstrip(".")
 
 
 def _run(lab: Lab, name: str) -> Outcome:
@@ -235,6 +245,16 @@ CONTROLS: dict[str, Callable[[Lab], Outcome]] = {
     "longer": beside("longer", lambda length: length + 5),
     "near_start": near_start,
     "no_minimum": no_minimum,
+}
+WORDS = {
+    "shorter": "K = 0, B = 2: one row beside a shorter one",
+    "same": "K = 0, B = 2: one row beside one of the same length",
+    "longer": "K = 0, B = 2: one row beside a longer one",
+}
+FAMILY_WORDS = {
+    "right": "known drafts at B = 1, right draft tokens per block:",
+    "k": "K =",
+    "batch": "B =",
 }
 FAMILIES: dict[str, Callable[[Lab, int], Outcome]] = {
     "right": right,

@@ -37,6 +37,7 @@ class Lab:
     candidate: Subject
     inquiry: Inquiry
     max_gap: float = NOBODY_DEFENDS
+    controls: bool = True
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     _noise: dict[str | None, Noise] = field(default_factory=dict)
 
@@ -54,7 +55,7 @@ class Lab:
     def clean(self) -> str | None:
         """The dtype of the controls; None: whatever the subjects run in."""
         both = self.reference.abilities & self.candidate.abilities
-        return FLOAT32 if Ability.FLOAT32 in both else None
+        return FLOAT32 if self.controls and Ability.FLOAT32 in both else None
 
     @cached_property
     def dtype(self) -> str | None:
@@ -120,10 +121,11 @@ class Lab:
     # -- noise -------------------------------------------------------------------------------------
 
     def noise(self, dtype: str | None) -> Noise:
-        """Measured on the reference without speculation, in its own dtype or in clean arithmetic."""
+        """Of the reference without speculation, in its own dtype or in clean arithmetic."""
         if dtype not in self._noise:
             self._noise[dtype] = Noise()  # no fork is near while the noise itself is measured
-            self._noise[dtype] = measure(self._noise_samples(dtype))
+            if self.controls:
+                self._noise[dtype] = measure(self._noise_samples(dtype))
         return self._noise[dtype]
 
     def _noise_samples(self, dtype: str | None) -> Iterable[tuple[str, Sequence[float]]]:

@@ -233,7 +233,7 @@ def rolling_back(
 
     def rig(engine: Engine, inquiry: Inquiry) -> Engine:
         inner: Any = engine.target
-        engine.target = Rollback(inner, holes, zero)  # type: ignore[assignment]
+        engine.target = Rollback(inner, holes, zero)
         return engine
 
     return rig

@@ -94,7 +94,9 @@ def _engine(spec: str, rest: str) -> Subject:
 
     options = options_of(rest, ENGINE)
     target, draft = _target(spec, options), options.get("draft")
-    passed = {key: options[key] for key in ("method", "numerics") if key in options}
+    passed: dict[str, Any] = {
+        key: value for key, value in options.items() if key in ("method", "numerics")
+    }
     return EngineSubject(
         name=spec,
         target=_loaded(target, 0, options),
