@@ -1,4 +1,4 @@
-"""`draftproof check`: are the tokens of batched speculative decoding those of plain decoding?"""
+"""`draftproof check`: are the tokens the reference's, and if not, why?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from rich.table import Table
 
 from draftproof.cli import options as opt
 from draftproof.cli.checking import Check, run_check
-from draftproof.cli.compare import Divergence
 from draftproof.cli.console import Exit, reports_errors, show_log, stderr, stdout
+from draftproof.cli.examining import Outputs, Question, as_question, run_examination
 from draftproof.cli.inputs import read_items
 from draftproof.cli.summary import percent
 from draftproof.errors import InputError
+from draftproof.forensics.compare import Divergence
 
 BatchSizes = Annotated[
     str, typer.Option("--batch-sizes", help="Batch sizes to check, separated by commas.")
@@ -23,14 +24,52 @@ BatchSizes = Annotated[
 Report = Annotated[
     str | None, typer.Option("--json", help="Write the report as JSON to this file; - is stdout.")
 ]
+ShortTarget = Annotated[
+    str | None,
+    typer.Option("--target", help="Short form: the target model, a folder or a hub id."),
+]
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        "--reference",
+        metavar="SPEC",
+        help="Long form: what is right. engine:target=DIR,draft=DIR,batch=8,k=4; "
+        "transformers:target=DIR,assistant=DIR; http://host:port?kind=vllm; file:ids.jsonl.",
+    ),
+]
+Candidate = Annotated[
+    str | None,
+    typer.Option("--candidate", metavar="SPEC", help="Long form: what is examined."),
+]
+ControlsOption = Annotated[
+    str,
+    typer.Option(
+        "--controls", help="auto: the controls that the question needs; all; or none at all."
+    ),
+]
+PolicyFile = Annotated[
+    Path | None, typer.Option("--policy", help="TOML file with the thresholds of a CI gate.")
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="Long form: makes prompts into ids, for two servers."),
+]
+Html = Annotated[Path | None, typer.Option("--html", help="Write the report as one HTML file.")]
+JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML for CI systems.")]
+BundleFolder = Annotated[
+    Path | None,
+    typer.Option("--bundle", help="Write a folder with everything, for `draftproof replay`."),
+]
 SHOWN = 10  # divergences in the table; the JSON report holds all
 
 
 @reports_errors
 def command(
-    target: opt.Target,
+    target: ShortTarget = None,
     draft: opt.Draft = None,
     ngram: opt.Ngram = False,
+    reference: Reference = None,
+    candidate: Candidate = None,
     prompt: opt.Prompts = None,
     input: opt.Input = None,
     chat: opt.Chat = False,
@@ -48,17 +87,52 @@ def command(
     method: opt.Method = "rows",
     method_option: opt.MethodOption = None,
     executor: opt.Executor = "torch",
+    controls: ControlsOption = "auto",
+    policy: PolicyFile = None,
+    tokenizer: Tokenizer = None,
     json: Report = None,
+    html: Html = None,
+    junit: JUnit = None,
+    bundle: BundleFolder = None,
 ) -> None:
-    """Compare speculative decoding at several batch sizes with plain decoding one at a time.
+    """Compare outputs, and say why they differ.
+
+    Short form, `--target T [--draft D]`: speculative decoding at several batch sizes against plain
+    decoding one at a time. Long form, `--reference SPEC --candidate SPEC`: any two of our engine,
+    transformers, a server and a recorded file; whatever differs gets a cause (numeric, harness, a
+    bug and its kind, undecided). With `--html`, `--junit`, `--bundle` or `--policy` the short form
+    is examined in the same way, at its largest batch size.
 
     Token ids are compared, not text. A row's partial match is the share of its reference before
     the first difference.
 
-    Exit codes: 0 all equal, 1 some differ, 2 nothing could be checked as asked.
+    Exit codes: 0 all equal, or numeric differences within the policy; 1 a bug or a broken policy
+    (short form: some tokens differ); 2 nothing could be checked as asked; 3 undecided.
     """
     show_log()
+    if (reference is None) != (candidate is None) or (reference is None) == (target is None):
+        raise InputError("give either --target, or --reference with --candidate")
     sizes = parse_sizes(batch_sizes)
+    outputs = Outputs(json=json, html=html, junit=junit, bundle=bundle)
+    decoding = opt.DecodingOptions(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        stop_strings=tuple(stop_string or ()),
+        num_speculative_tokens=num_speculative_tokens,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    if reference is not None and candidate is not None:
+        asked = Question(
+            reference=reference,
+            candidate=candidate,
+            decoding=decoding,
+            controls=controls,
+            policy=policy,
+            tokenizer=tokenizer,
+        )
+        items = read_items(prompt, input, chat=chat)
+        raise typer.Exit(run_examination(asked, items, outputs))
+    assert target is not None
     models = opt.ModelOptions(
         target=target,
         draft=draft,
@@ -72,14 +146,11 @@ def command(
         prompt_lookup_max=prompt_lookup_max,
         prompt_lookup_min=prompt_lookup_min,
     )
-    decoding = opt.DecodingOptions(
-        max_new_tokens=max_new_tokens,
-        min_new_tokens=min_new_tokens,
-        stop_strings=tuple(stop_string or ()),
-        num_speculative_tokens=num_speculative_tokens,
-        max_num_batched_tokens=max_num_batched_tokens,
-    )
-    check = run_check(read_items(prompt, input, chat=chat), models, decoding, sizes)
+    items = read_items(prompt, input, chat=chat)
+    if outputs.examined or policy is not None:
+        asked = as_question(models, decoding, max(sizes), controls, policy)
+        raise typer.Exit(run_examination(asked, items, outputs))
+    check = run_check(items, models, decoding, sizes)
     _print(check, to_stderr=json == "-")
     _write(check, json)
     raise typer.Exit(Exit.OK if check.equal else Exit.FAILED)

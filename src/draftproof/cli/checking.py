@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from draftproof.cli import loading
-from draftproof.cli.compare import Comparison, compare
 from draftproof.cli.console import note
 from draftproof.cli.encoding import encode_items
 from draftproof.cli.inputs import Item
@@ -16,6 +15,7 @@ from draftproof.cli.options import DecodingOptions, ModelOptions
 from draftproof.cli.progress import Meter, ProgressBar
 from draftproof.cli.summary import Summary, summarise
 from draftproof.errors import InputError
+from draftproof.forensics.compare import Comparison, compare
 from draftproof.types import Result
 
 if TYPE_CHECKING:

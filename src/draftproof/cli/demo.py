@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from draftproof.cli import loading
-from draftproof.cli.compare import Comparison, compare
 from draftproof.cli.console import Exit, note, reports_errors, stdout
 from draftproof.cli.options import JsonFlag, ModelOptions, NumSpeculativeTokens
 from draftproof.cli.summary import Summary, percent, summarise
+from draftproof.forensics.compare import Comparison, compare
 from draftproof.types import Result
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Say whether two outputs differ, why, and prove that the detector works."""

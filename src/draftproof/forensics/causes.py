@@ -8,7 +8,8 @@ from draftproof.forensics.controls import outcome
 from draftproof.forensics.drafts import audit
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.rules import RULES, Rule, ties
+from draftproof.forensics.rules import RULES, Rule
+from draftproof.forensics.rules.plain import ties
 from draftproof.forensics.subjects.base import Ability
 from draftproof.forensics.verdicts import GRAVITY, Cause, Finding, Kind
 
@@ -94,7 +95,7 @@ def _gap_in_words(fork: Fork) -> str:
     if fork.gap is None:
         return "the gap at the fork is not shown"
     at_least = "at least " if fork.bounded else ""
-    steps = "" if fork.steps is None else f" = {fork.steps:.1f} steps of the dtype"
+    steps = "" if fork.steps is None else f" = {fork.steps:.3g} steps of the dtype"
     return f"gap at the fork {at_least}{fork.gap:.3g}{steps}, at the reference's own shape"
 
 

@@ -74,7 +74,8 @@ def _loaded(name: str, role: int, options: Options) -> Any:
     )
 
 
-def _tokenizer(name: str) -> Any:
+def open_tokenizer(name: str) -> Any:
+    """The tokenizer of a folder, a hub id, or `demo`."""
     from draftproof.hf import load_tokenizer
 
     return load_tokenizer(_folder(name, 0))
@@ -101,7 +102,7 @@ def _engine(spec: str, rest: str) -> Subject:
         name=spec,
         target=_loaded(target, 0, options),
         draft=draft if draft in (None, "ngram") else _loaded(str(draft), 1, options),
-        tokenizer=_tokenizer(target),
+        tokenizer=open_tokenizer(target),
         batch=_number(options, "batch", 8 if draft else 1, least=1),
         k=_number(options, "k", 4) if draft else 0,
         options=passed,
@@ -123,7 +124,7 @@ def _transformers(spec: str, rest: str) -> Subject:
         name=spec,
         target=_loaded(target, 0, options),
         assistant=_loaded(assistant, 1, options) if assistant else None,
-        tokenizer=_tokenizer(target),
+        tokenizer=open_tokenizer(target),
         batch=batch,
         k=_number(options, "k", 4) if assistant else 0,
     )
@@ -191,7 +192,7 @@ def _openai(folder: str | None) -> tuple[Any, str]:
     if folder is None:
         note = "the server shows text only: characters were compared, not tokens"
         return OpenAI(retokenise=lambda text: [ord(char) for char in text]), note
-    tokenizer = _tokenizer(folder)
+    tokenizer = open_tokenizer(folder)
 
     def retokenise(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from draftproof.cli.compare import (
+from draftproof.forensics.compare import (
     Divergence,
     common_prefix,
     compare,

@@ -1,0 +1,71 @@
+"""`draftproof forensics-selftest`: inject every fault, and see that each is found and named."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from draftproof.cli import options as opt
+from draftproof.cli.console import Exit, note, put, reports_errors, stdout
+
+if TYPE_CHECKING:
+    from draftproof.forensics.selftest import SelfTest, Trial
+
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Tiny models only; without it also the demo pair.")
+]
+Markdown = Annotated[
+    Path | None,
+    typer.Option("--markdown", help="Rewrite the tables between the marks of this page."),
+]
+
+
+@reports_errors
+def command(quick: Quick = False, json: opt.JsonFlag = False, markdown: Markdown = None) -> None:
+    """Inject every known fault and check that the forensics give each its right name.
+
+    Then run correct configurations (architectures, dtypes, drafters, batch sizes, K) and check
+    that none of them is called a bug.
+
+    Exit codes: 0 every fault on the diagonal and no false alarm, 1 otherwise.
+    """
+    from draftproof.forensics.selftest import selftest
+    from draftproof.forensics.selftest_page import rewrite
+
+    result = selftest(quick=quick, progress=_progress)
+    if markdown is not None:
+        rewrite(markdown, result)
+    if json:
+        put(jsonlib.dumps(result.as_dict(), indent=2))
+    else:
+        _print(result)
+    raise typer.Exit(Exit.OK if result.passed else Exit.FAILED)
+
+
+def _progress(trial: Trial) -> None:
+    if trial.expected is not None or not trial.right:
+        found = trial.found.value if trial.found is not None else trial.cause.value
+        mark = "ok" if trial.right else "WRONG"
+        note(f"{mark}: {trial.stage}, {trial.name}: {found} ({trial.seconds:.1f} s)")
+
+
+def _print(result: SelfTest) -> None:
+    console = stdout()
+    table = Table(title="injected faults, by kind")
+    table.add_column("injected")
+    table.add_column("taken for")
+    table.add_column("times", justify="right")
+    for kind, row in result.matrix.items():
+        for found, times in row.items():
+            style = "" if found == kind.value else "bold red"
+            table.add_row(kind.value, found, str(times), style=style)
+    console.print(table)
+    right = sum(trial.right for trial in result.faults)
+    console.print(f"faults recognised: {right} of {len(result.faults)}")
+    console.print(
+        f"false alarms: {len(result.alarms)} in {len(result.correct)} correct configurations"
+    )

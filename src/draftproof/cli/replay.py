@@ -1,0 +1,97 @@
+"""`draftproof replay`: run one row of a bundle again and show where it went wrong."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from draftproof.cli import options as opt
+from draftproof.cli.console import Exit, put, reports_errors, stdout
+
+if TYPE_CHECKING:
+    from draftproof.forensics.replay import Replay, Step
+
+Folder = Annotated[Path, typer.Argument(help="A folder that `check --bundle` wrote.")]
+RowNumber = Annotated[
+    int | None, typer.Option("--row", help="Which row; by default the one that forks first.")
+]
+Recorded = Annotated[
+    bool, typer.Option("--recorded", help="Show the recorded transcript and run nothing.")
+]
+
+
+@reports_errors
+def command(
+    bundle: Folder, row: RowNumber = None, recorded: Recorded = False, json: opt.JsonFlag = False
+) -> None:
+    """Run one row of a bundle again, in its batch, and show the round where it went wrong.
+
+    Exit codes: 0 the row equals the reference, 1 it does not, 2 nothing could be replayed.
+    """
+    from draftproof.forensics.bundle import read
+    from draftproof.forensics.replay import replay, worst_row
+    from draftproof.forensics.subjects.spec import parse
+
+    content = read(bundle)
+    rerun = content.candidate.startswith("engine:") and not recorded
+    subject = parse(content.candidate) if rerun else None
+    shown = replay(content, worst_row(content) if row is None else row, subject)
+    if json:
+        put(jsonlib.dumps(shown.as_dict(), indent=2))
+    else:
+        _print(shown)
+    raise typer.Exit(Exit.OK if shown.fork is None else Exit.FAILED)
+
+
+def _print(shown: Replay) -> None:
+    console = stdout()
+    table = Table(title=f"row {shown.row}, {'run again' if shown.fresh else 'as recorded'}")
+    for name in ("round", "cached", "drafts", "target", "accepted", "emitted", "reference"):
+        table.add_column(name)
+    for step in shown.steps[: _last(shown)]:
+        table.add_row(*_cells(step), style="bold red" if step is shown.culprit else "")
+    console.print(table)
+    console.print(Text(_sentence(shown)))
+
+
+def _last(shown: Replay) -> int:
+    """Up to the first wrong round: what follows has another context."""
+    culprit = shown.culprit
+    return len(shown.steps) if culprit is None else culprit.number + 1
+
+
+def _cells(step: Step) -> list[str]:
+    def ids(values: tuple[int, ...]) -> str:
+        return " ".join(map(str, values))
+
+    return [
+        str(step.number),
+        str(step.kv_len),
+        ids(step.drafts),
+        ids(step.target_ids),
+        str(step.accepted),
+        ids(step.emitted),
+        ids(step.expected),
+    ]
+
+
+def _sentence(shown: Replay) -> str:
+    culprit = shown.culprit
+    words = []
+    if culprit is None:
+        words.append("every round emitted what the reference has")
+    else:
+        words.append(
+            f"round {culprit.number} is the first wrong one, at offset {culprit.first_wrong} "
+            f"of its block (token {shown.fork})"
+        )
+    if shown.reproduced is False:
+        words.append("it came out differently from the recorded run")
+    elif shown.reproduced:
+        words.append("it came out as recorded")
+    return "; ".join(words)

@@ -1,0 +1,150 @@
+"""The report as one HTML file: inline styles and drawings, nothing from the network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+WIDTH, HEIGHT = 420, 150  # of a drawing, in SVG units
+CELLS = 64  # columns of the heat map at most
+MAP_ROWS = 60  # rows of the heat map at most
+SIDE_BY_SIDE = 5
+
+HEADLINES = {
+    "exact": "Outputs are identical",
+    "numeric": "Outputs differ by rounding only",
+    "harness": "The two sides end rows by different rules",
+    "bug": "Outputs differ because of a bug",
+    "undecided": "Outputs differ and the evidence does not decide why",
+}
+
+
+def render(report: dict[str, Any]) -> str:
+    """HTML of a report as `Examination.as_dict` gives it."""
+    environment = Environment(
+        loader=PackageLoader("draftproof.forensics", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": percent, "short": short}
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        headline=headline(report),
+        curve=curve(report["match"]["survival"]),
+        heat=heat_map(report["rows"]),
+        margins=margins(report["rows"], report["noise"]["band"]),
+        forks=[row for row in report["rows"] if row["fork"] is not None][:SIDE_BY_SIDE],
+        width=WIDTH,
+        height=HEIGHT,
+    )
+
+
+def headline(report: dict[str, Any]) -> str:
+    """The verdict in a sentence."""
+    verdict, match = report["verdict"], report["match"]
+    if verdict["cause"] == "bug" and match["exact"] == match["rows"]:
+        return f"Outputs are identical, and something is wrong: {verdict['kind']}"
+    if verdict["cause"] == "undecided" and match["unanswered"]:
+        return "Some rows were not answered: nothing can be said of the whole"
+    text = HEADLINES[verdict["cause"]]
+    return f"{text}: {verdict['kind']}" if verdict["kind"] else text
+
+
+def percent(share: float | None) -> str:
+    """100% only when it is all of it."""
+    if share is None:
+        return "unknown"
+    rounded = f"{share:.1%}"
+    return "99.9%" if rounded == "100.0%" and share < 1 else rounded
+
+
+def short(value: float | None) -> str:
+    """A number in three digits."""
+    return "–" if value is None else f"{value:.3g}"
+
+
+# -- drawings: geometry here, marks in the template ------------------------------------------------
+
+
+def curve(values: Sequence[float]) -> dict[str, Any]:
+    """Survival as a staircase of points."""
+    last = max(1, len(values) - 1)
+    points: list[tuple[float, float]] = []
+    for n, value in enumerate(values):
+        x, y = n / last * WIDTH, (1 - value) * HEIGHT
+        if points:
+            points.append((x, points[-1][1]))
+        points.append((x, y))
+    return {
+        "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in points),
+        "last": len(values) - 1,
+        "end": values[-1] if values else 1.0,
+    }
+
+
+def heat_map(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One line per row: equal up to the fork, then coloured by the cause."""
+    longest = max((max(len(r["reference"]), len(r["candidate"])) for r in rows), default=1)
+    scale = 1 / max(1, longest)
+    lines = []
+    for row in sorted(rows, key=_fork_first)[:MAP_ROWS]:
+        length = max(len(row["reference"]), len(row["candidate"]))
+        at = length if row["fork"] is None else row["fork"]["position"]
+        cause = row["verdict"]["cause"] if row["verdict"] else "exact"
+        lines.append(
+            {
+                "index": row["index"],
+                "same": at * scale * WIDTH,
+                "rest": (length - at) * scale * WIDTH,
+                "cause": cause,
+                "title": f"row {row['index']}: {_told(row)}",
+            }
+        )
+    return {"lines": lines, "longest": longest, "left_out": len(rows) - len(lines)}
+
+
+def _fork_first(row: dict[str, Any]) -> tuple[int, int]:
+    if row["error"]:
+        return (0, 0)
+    return (1, row["fork"]["position"]) if row["fork"] is not None else (2, row["index"])
+
+
+def _told(row: dict[str, Any]) -> str:
+    if row["error"]:
+        return str(row["error"])
+    if row["fork"] is None:
+        return "equal"
+    return f"{row['verdict']['cause']} at token {row['fork']['position']}"
+
+
+def margins(rows: Sequence[dict[str, Any]], band: float | None) -> dict[str, Any] | None:
+    """Gaps at the forks on a logarithmic axis, with the noise band; None without any gap."""
+    known = [row for row in rows if row["fork"] is not None and row["fork"]["gap"] is not None]
+    if not known:
+        return None
+    gaps = [row["fork"]["gap"] for row in known]
+    values = [value for value in [*gaps, 2 * (band or 0.0)] if value > 0] or [1.0]
+    low = math.floor(math.log10(min(values)))
+    high = max(low + 1, math.ceil(math.log10(max(values))))
+
+    def place(value: float) -> float:
+        if value <= 0:
+            return 0.0
+        return min(1.0, max(0.0, (math.log10(value) - low) / (high - low))) * WIDTH
+
+    dots = [
+        {
+            "x": place(row["fork"]["gap"]),
+            "y": (n + 1) * HEIGHT / (len(known) + 1),
+            "cause": row["verdict"]["cause"],
+            "title": f"row {row['index']}: {short(row['fork']['gap'])}",
+        }
+        for n, row in enumerate(known)
+    ]
+    ticks = [{"x": place(10.0**power), "label": f"1e{power}"} for power in range(low, high + 1)]
+    return {"dots": dots, "ticks": ticks, "band": place(2 * band) if band else 0.0}

@@ -1,0 +1,73 @@
+"""The self-test's tables for the documentation, written between two marks of a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from draftproof.errors import InputError
+from draftproof.forensics.faults import FAULTS
+from draftproof.forensics.selftest import SelfTest, Trial
+from draftproof.forensics.verdicts import Kind
+
+BEGIN, END = "<!-- selftest: begin -->", "<!-- selftest: end -->"
+
+
+def rewrite(page: Path, result: SelfTest) -> None:
+    """Replace what stands between the marks. Raises InputError when they are missing."""
+    text = page.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise InputError(f"{page}: expected one {BEGIN} and one {END}")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{tables(result)}\n\n{END}{after}", encoding="utf-8")
+
+
+def tables(result: SelfTest) -> str:
+    """Both tables in Markdown."""
+    return "\n\n".join([_matrix(result), _faults(result), _correct(result)])
+
+
+def _matrix(result: SelfTest) -> str:
+    """Confusion matrix: a column is named by the number of its row."""
+    kinds = [kind for kind in Kind if kind in result.matrix]
+    others = sorted(
+        {found for row in result.matrix.values() for found in row} - {kind.value for kind in kinds}
+    )
+    columns = [*(kind.value for kind in kinds), *others]
+    heads = [*(str(n) for n in range(1, len(kinds) + 1)), *others]
+    lines = ["| injected \\ taken for | " + " | ".join(heads) + " |"]
+    lines.append("| --- |" + " ---: |" * len(columns))
+    for number, kind in enumerate(kinds, start=1):
+        row = result.matrix[kind]
+        cells = [str(row.get(column, "")) or "·" for column in columns]
+        lines.append(f"| {number} {kind.value} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _faults(result: SelfTest) -> str:
+    stories = {fault.name: fault.story for fault in FAULTS}
+    lines = [
+        "| fault | what is done wrong | on | taken for | rule |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for trial in result.faults:
+        story = stories.get(trial.name, "")
+        lines.append(
+            f"| `{trial.name}` | {story} | {trial.stage} | {_taken(trial)} | {trial.rule} |"
+        )
+    return "\n".join(lines)
+
+
+def _taken(trial: Trial) -> str:
+    found = trial.found.value if trial.found is not None else trial.cause.value
+    return found if trial.right else f"**{found}**, not {trial.expected and trial.expected.value}"
+
+
+def _correct(result: SelfTest) -> str:
+    by_cause = Counter(trial.cause.value for trial in result.correct)
+    told = ", ".join(f"{count} {cause}" for cause, count in sorted(by_cause.items()))
+    return (
+        f"Correct configurations: {len(result.correct)}, of which {told}; "
+        f"false alarms: {len(result.alarms)}."
+    )

@@ -1,0 +1,1 @@
+"""What can be compared: our engine, transformers, servers, recorded files."""
