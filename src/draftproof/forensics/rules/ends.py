@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftproof.forensics.controls import outcome
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.rules.base import Reasons, Rule, count
+from draftproof.forensics.rules.base import Reasons, Rule, count, hard_forks
 from draftproof.forensics.verdicts import Cause, Kind
 
 

@@ -6,7 +6,7 @@ from draftproof.forensics import positions
 from draftproof.forensics.compare import compare
 from draftproof.forensics.controls import outcome, window_of
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.rules.base import LOW, Reasons, Rule, count
+from draftproof.forensics.rules.base import LOW, Reasons, Rule, count, hard_forks
 from draftproof.forensics.subjects.base import Ability
 from draftproof.forensics.verdicts import Cause, Kind
 
