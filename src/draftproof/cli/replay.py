@@ -45,6 +45,7 @@ def command(
         put(jsonlib.dumps(shown.as_dict(), indent=2))
     else:
         _print(shown)
+        _print_scores(bundle, shown)
     raise typer.Exit(Exit.OK if shown.fork is None else Exit.FAILED)
 
 
@@ -57,6 +58,17 @@ def _print(shown: Replay) -> None:
         table.add_row(*_cells(step), style="bold red" if step is shown.culprit else "")
     console.print(table)
     console.print(Text(_sentence(shown)))
+
+
+def _print_scores(folder: Path, shown: Replay) -> None:
+    """The reference's likeliest tokens at the fork, as recorded."""
+    from draftproof.forensics.bundle import top_at
+
+    top = None if shown.fork is None else top_at(folder, "reference", shown.row, shown.fork)
+    if top is not None:
+        pairs = zip(top.ids, top.values, strict=True)
+        words = ", ".join(f"{token}: {value:.4f}" for token, value in pairs)
+        stdout().print(Text(f"the reference's scores there: {words}"))
 
 
 def _last(shown: Replay) -> int:

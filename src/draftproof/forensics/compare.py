@@ -143,21 +143,6 @@ def grouped(
 # -- rules about the end of a row ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """How a row is meant to end."""
-
-    max_new_tokens: int
-    eos_token_id: tuple[int, ...] = ()
-
-    def cut(self, ids: Sequence[int]) -> list[int]:
-        """Without what follows the first eos or exceeds the length; the eos itself goes too, as
-        some servers keep it back."""
-        kept = list(ids[: self.max_new_tokens])
-        ends = [i for i, token in enumerate(kept) if token in self.eos_token_id]
-        return kept[: ends[0]] if ends else kept
-
-
 def overshoot(reference: Sequence[int], found: Sequence[int]) -> int | None:
     """Tokens that one side has after all of the other's; negative when it is the shorter one.
 

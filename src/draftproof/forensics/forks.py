@@ -44,6 +44,7 @@ class Outcome:
 
     ran:   False where the subjects cannot do it; `note` then says what is missing
     forks: against the reference, in the arithmetic of the controls
+    stand_in: it was the reference that ran, because the candidate cannot be asked for this
     """
 
     name: str
@@ -53,6 +54,7 @@ class Outcome:
     errors: int = 0
     forks: tuple[Fork, ...] = ()
     run: Run | None = None
+    stand_in: bool = False
 
     @property
     def hard(self) -> tuple[Fork, ...]:

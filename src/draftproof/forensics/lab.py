@@ -168,12 +168,12 @@ class Lab:
         self, name: str, setup: Setup, needs: Ability, *, inquiry: Inquiry | None = None
     ) -> Outcome:
         """A control on the candidate; where it cannot, on a plain reference of the same kind."""
-        side: Subject = self.candidate
-        if needs not in side.abilities:
-            if not self._stands_in(setup):
-                return cannot(name, f"the candidate cannot be asked for another {needs.value}")
-            side, setup = self.reference, replace(setup, k=None)
-        return self.against_reference(name, side, setup, inquiry)
+        if needs in self.candidate.abilities:
+            return self.against_reference(name, self.candidate, setup, inquiry)
+        if not self._stands_in(setup):
+            return cannot(name, f"the candidate cannot be asked for another {needs.value}")
+        found = self.against_reference(name, self.reference, replace(setup, k=None), inquiry)
+        return replace(found, stand_in=True)
 
     def _stands_in(self, setup: Setup) -> bool:
         same = type(self.reference) is type(self.candidate)

@@ -15,7 +15,7 @@ from draftproof.forensics.subjects.engine import EngineSubject
 from draftproof.testing import random_prompts, tiny_model, tiny_tokenizer
 
 LENGTHS = (3, 11, 19, 6)  # unlike each other, and none of them a multiple of anything
-BATCH, K, NEW = 4, 3, 20
+BATCH, K, NEW = 4, 3, 17
 NOISE = 0.15  # of a draft that agrees with its target about half of the time
 
 

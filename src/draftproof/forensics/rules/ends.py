@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftproof.forensics.controls import outcome
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.rules.base import Reasons, Rule, count, hard_forks
+from draftproof.forensics.rules.base import Reasons, Rule, count, hard_forks, outputs, places
 from draftproof.forensics.verdicts import Cause, Kind
 
 
@@ -23,24 +23,29 @@ def ends_inside_a_block(lab: Lab) -> Reasons | None:
     if not _only_ends(lab):
         return None
     plain = outcome(lab, "plain")
-    if plain.clean:
-        return (
-            f"{count(hard_forks(lab), lab)} agree until one side ends; lengths differ by "
-            f"{_overshoots(lab)} tokens",
-            "without speculation (K = 0, B = 1) every row ends where the reference does",
-        )
-    if not plain.ran and _varies(lab):
-        return (
-            f"rows agree until one side ends, and overshoot by {_overshoots(lab)} tokens: "
-            "a rule of the settings would give the same number everywhere",
-        )
-    return None
+    head = (
+        f"{count(hard_forks(lab), lab)} agree until one side ends; lengths differ by "
+        f"{_overshoots(lab)} tokens"
+    )
+    if plain.clean and not plain.stand_in:
+        return head, "without speculation (K = 0, B = 1) every row ends where the reference does"
+    if plain.ran and not plain.stand_in:
+        return None
+    return (head, "no rule of the settings ends rows like that") if _irregular(lab) else None
 
 
-def _varies(lab: Lab) -> bool:
-    sizes = {fork.overshoot or 0 for fork in hard_forks(lab)}
-    longest = lab.candidate.k
-    return len(sizes) > 1 and min(sizes) > 0 and (longest is None or max(sizes) <= longest)
+def _irregular(lab: Lab) -> bool:
+    """Overshoots differ within a block, or rows that end for the same reason do not overshoot."""
+    forks, limit = hard_forks(lab), lab.inquiry.max_new_tokens
+    sizes = {fork.overshoot or 0 for fork in forks}
+    if min(sizes) <= 0:
+        return False
+    expected, found = outputs(lab)
+    at = places(lab)
+    late = {len(expected[at[fork.row]]) >= limit for fork in forks}  # by length, or earlier
+    equal = {len(a) >= limit for a, b in zip(expected, found, strict=True) if a == b}
+    block = lab.candidate.k
+    return bool(late & equal) or (len(sizes) > 1 and (block is None or max(sizes) <= block))
 
 
 def other_rules_of_ending(lab: Lab) -> Reasons | None:
@@ -48,7 +53,8 @@ def other_rules_of_ending(lab: Lab) -> Reasons | None:
     if not _only_ends(lab):
         return None
     plain = outcome(lab, "plain")
-    where = "also without speculation" if plain.ran else "everywhere by the same rule"
+    known = plain.ran and not plain.stand_in
+    where = "also without speculation" if known else "by one rule in all of them"
     return (
         f"{count(hard_forks(lab), lab)} agree until one side ends; lengths differ by "
         f"{_overshoots(lab)} tokens, {where}",

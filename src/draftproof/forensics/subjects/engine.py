@@ -61,6 +61,7 @@ class EngineSubject:
     fault: Rig | None = None
     deliver: Delivery | None = None
     _cast: dict[str, tuple[Any, Any]] = field(default_factory=dict, repr=False)
+    _pairs: dict[tuple[str | None, bool], RiggedPair] = field(default_factory=dict, repr=False)
 
     abilities: ClassVar[frozenset[Ability]] = frozenset(Ability)
 
@@ -114,10 +115,15 @@ class EngineSubject:
         return engine
 
     def _pair(self, setup: Setup) -> RiggedPair:
-        target, draft = self._models(setup.dtype or self.dtype)
-        # a script needs a pair that drafts at all; which drafter is replaced when it is assembled
-        drafter = "ngram" if setup.script is not None else draft
-        return RiggedPair(target, drafter, tokenizer=self.tokenizer, **self.options)
+        """Made once per dtype: binding a model probes it, and may calibrate kernels."""
+        key = (setup.dtype or self.dtype, setup.script is not None)
+        if key not in self._pairs:
+            target, draft = self._models(key[0])
+            # a script needs a pair that drafts at all; the drafter is replaced in its engine
+            drafter = "ngram" if key[1] else draft
+            pair = RiggedPair(target, drafter, tokenizer=self.tokenizer, **self.options)
+            self._pairs[key] = pair
+        return self._pairs[key]
 
     def _models(self, dtype: str | None) -> tuple[Any, Any]:
         if dtype is None:

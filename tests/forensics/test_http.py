@@ -1,0 +1,242 @@
+"""Servers as subjects: the four formats, faults seen through them, and servers that misbehave."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from draftproof.errors import InputError
+from draftproof.forensics.causes import Diagnosis, diagnose
+from draftproof.forensics.examine import examine
+from draftproof.forensics.faults import Scene, by_name
+from draftproof.forensics.lab import Lab
+from draftproof.forensics.report import render
+from draftproof.forensics.serving import (
+    Mischief,
+    breaks,
+    fickle,
+    hangs,
+    honest,
+    serving,
+    truncates,
+)
+from draftproof.forensics.stages import Stage, tiny_stage
+from draftproof.forensics.subjects.base import Answer, Subject
+from draftproof.forensics.subjects.dialects import (
+    BadAnswerError,
+    Dialect,
+    LlamaCpp,
+    OpenAI,
+    Sglang,
+    Vllm,
+    counted,
+    prometheus,
+)
+from draftproof.forensics.subjects.http import KEY_VARIABLE, Budget, HttpSubject
+from draftproof.forensics.verdicts import Cause
+
+from .canned import Canned, answer, inquiry
+
+ROWS = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
+
+
+def client(url: str, dialect: Dialect | None = None, **options: Any) -> HttpSubject:
+    return HttpSubject(name=url, url=url, dialect=dialect or Vllm(), **options)
+
+
+def by_prompt() -> Subject:
+    """Answers by the prompt, whatever batch a request falls into."""
+    return Echo(respond=lambda setup: [])
+
+
+class Echo(Canned):
+    def run(self, asked: Any, setup: Any = None) -> Any:
+        answers = tuple(
+            answer([t + 10 * sum(task.prompt) for t in range(6)]) for task in asked.tasks
+        )
+        run = super().run(asked)
+        return type(run)(answers=answers, counters=run.counters)
+
+
+@pytest.mark.parametrize("dialect", [Vllm(), Sglang(), LlamaCpp()], ids=lambda d: d.name)
+def test_ids_and_scores_come_through_every_format(dialect: Dialect) -> None:
+    with serving(by_prompt()) as url:
+        run = client(url, dialect).run(inquiry(3))
+    assert [a.error for a in run.answers] == [None] * 3
+    assert run.ids == [tuple(t + 10 * (6 + row) for t in range(6)) for row in range(3)]
+    assert run.answers[0].tops[0].ids == (60, 99)
+
+
+def test_a_text_only_server_is_made_into_tokens_again() -> None:
+    with serving(by_prompt()) as url:
+        dialect = OpenAI(retokenise=lambda text: [int(word) for word in text.split()])
+        run = client(url, dialect).run(inquiry(1))
+    assert run.ids == [(60, 61, 62, 63, 64, 65)]
+    assert run.counters.speculating is None
+
+
+FAULTS = (
+    "bonus_dropped",
+    "rows_exchanged",
+    "eos_ignored_in_block",
+    "stop_string_overshoot",
+    "length_overshoot",
+    "stream_reordered",
+    "speculation_off",
+    "position_plus_one",
+)
+
+
+@contextmanager
+def two_servers(stage: Stage, name: str | None) -> Iterator[tuple[HttpSubject, HttpSubject]]:
+    with ExitStack() as stack:
+        plain = stack.enter_context(serving(stage.reference()))
+        fault = by_name(name) if name else None
+        faulty = stack.enter_context(serving(stage.candidate(fault)))
+        yield client(plain, k=0, batch=1), client(faulty, k=stage.k, batch=stage.batch)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_behind_a_server_gets_its_right_name(name: str) -> None:
+    fault = by_name(name)
+    stage = tiny_stage(fault.scene)
+    with two_servers(stage, name) as (reference, candidate):
+        lab = Lab(reference=reference, candidate=candidate, inquiry=stage.inquiry)
+        found = diagnose(lab).finding
+    assert (found.cause, found.kind) == (Cause.BUG, fault.kind), found
+
+
+def test_a_correct_server_raises_no_alarm() -> None:
+    stage = tiny_stage(Scene.PLAIN)
+    with two_servers(stage, None) as (reference, candidate):
+        lab = Lab(reference=reference, candidate=candidate, inquiry=stage.inquiry)
+        found = diagnose(lab).finding
+        assert lab.found.counters.speculating is True
+    assert found.cause is Cause.EXACT
+
+
+# -- servers that misbehave ------------------------------------------------------------------------
+
+
+def against(mischief: Mischief, **options: Any) -> Diagnosis:
+    """A reference in this process against a server that misbehaves."""
+    with serving(by_prompt(), mischief=mischief) as url:
+        candidate = client(url, **options)
+        return diagnose(Lab(reference=by_prompt(), candidate=candidate, inquiry=inquiry(3)))
+
+
+@pytest.mark.parametrize(
+    ("mischief", "said"),
+    [
+        (hangs(5.0), "timed out after"),
+        (breaks(), "HTTP 500"),
+        (truncates(), "no complete response"),
+    ],
+    ids=["hangs", "500", "truncates"],
+)
+def test_a_server_that_fails_gives_errors_per_row_and_no_verdict(
+    mischief: Mischief, said: str
+) -> None:
+    diagnosis = against(mischief, timeout=0.6)
+    assert diagnosis.finding.cause is Cause.UNDECIDED
+    assert len(diagnosis.rows) == 3
+    assert all(said in row.reasons[0] for row in diagnosis.rows.values())
+
+
+def test_a_server_that_breaks_half_way_says_which_rows() -> None:
+    diagnosis = against(breaks(first=2), batch=1)
+    assert diagnosis.finding.cause is Cause.UNDECIDED
+    assert sorted(diagnosis.rows) == [2]
+
+
+def test_a_server_that_changes_its_mind_is_undecided() -> None:
+    diagnosis = against(fickle, batch=1)
+    assert (diagnosis.finding.cause, diagnosis.finding.rule) == (
+        Cause.UNDECIDED,
+        "candidate changes its mind",
+    )
+
+
+def test_an_honest_server_is_not_accused() -> None:
+    assert against(honest).finding.cause is Cause.EXACT  # negative control of the three above
+
+
+def test_no_server_at_all_is_an_error_per_row() -> None:
+    run = client("http://127.0.0.1:1", timeout=1.0).run(inquiry(2))
+    assert all("ConnectError" in (a.error or "") for a in run.answers)
+
+
+def test_requests_are_bounded_in_number() -> None:
+    with serving(by_prompt()) as url:
+        subject = client(url, LlamaCpp(), batch=1, budget=Budget(requests=2))
+        run = subject.run(inquiry(3))
+    assert [a.error is None for a in run.answers] == [True, True, False]
+    assert "budget of 2 requests" in (run.answers[2].error or "")
+
+
+def test_requests_are_bounded_in_time() -> None:
+    budget = Budget(seconds=0.05)
+    assert budget.refusal() is None
+    time.sleep(0.1)
+    assert "budget of 0.05 s" in (budget.refusal() or "")
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_sent_and_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "sk-very-secret")
+    with serving(by_prompt()) as url:
+        subject = client(url)
+        with subject._client() as opened:
+            assert opened.headers["authorization"] == "Bearer sk-very-secret"
+        report = examine(by_prompt(), subject, inquiry(2)).as_dict()
+    assert "sk-very-secret" not in json.dumps(report) + render(report)
+
+
+def test_a_password_in_a_url_is_refused() -> None:
+    with pytest.raises(InputError, match=KEY_VARIABLE):
+        client("http://user:secret@127.0.0.1:1")
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "said"),
+    [
+        (Vllm(), {"choices": []}, "no choices.0"),
+        (Vllm(), {"choices": [{"text": "x"}]}, "no token_ids"),
+        (Vllm(), {"choices": [{"token_ids": ["1"]}]}, "list of token ids"),
+        (Sglang(), [], "no output_ids"),
+        (LlamaCpp(), {"tokens": None}, "list of token ids"),
+        (OpenAI(retokenise=list), {"choices": [{"text": 3}]}, "expected a text"),
+    ],
+)
+def test_an_answer_of_another_shape_is_an_error(dialect: Dialect, body: Any, said: str) -> None:
+    with pytest.raises(BadAnswerError, match=said):
+        dialect.reply(body)
+
+
+def test_llama_cpp_says_in_its_timings_whether_it_speculates() -> None:
+    plain = LlamaCpp().reply({"tokens": [1], "timings": {"predicted_n": 1}})
+    drafted = LlamaCpp().reply({"tokens": [1], "timings": {"draft_n": 8, "draft_n_accepted": 5}})
+    assert (plain.drafted, drafted.drafted, drafted.accepted) == (0, 8, 5)
+    assert LlamaCpp().reply({"tokens": [1]}).drafted is None
+
+
+def test_metrics_without_speculation_mean_off_and_no_metrics_mean_unknown() -> None:
+    before = prometheus('vllm:spec_decode_num_draft_tokens_total{m="x"} 8.0\nvllm:other 1\n')
+    after = prometheus('vllm:spec_decode_num_draft_tokens_total{m="x"} 20.0\nvllm:other 2\n')
+    assert counted(before, after).drafted == 12
+    assert counted({"other": 1}, {"other": 2}).speculating is False
+    assert counted({}, {}).speculating is None
+
+
+def test_a_failed_row_keeps_its_error() -> None:
+    assert Answer(error="x").ids == ()

@@ -1,0 +1,117 @@
+"""The proof in small; `draftproof forensics-selftest` runs all of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from draftproof.errors import InputError
+from draftproof.forensics.faults import FAULTS, Scene, by_name
+from draftproof.forensics.selftest import SelfTest, Trial, correct_trials, fault_trial
+from draftproof.forensics.selftest_page import BEGIN, END, rewrite
+from draftproof.forensics.stages import Stage, tiny_stage
+from draftproof.forensics.subjects.base import Setup
+from draftproof.forensics.verdicts import Cause, Kind
+
+# one of each kind of evidence; the others are found by `draftproof forensics-selftest`
+SAMPLE = (
+    "position_plus_one",
+    "mask_shows_padding",
+    "rejected_zeroed",
+    "draft_cache_off_by_one",
+    "correction_from_draft",
+    "eos_ignored_in_block",
+    "last_index_argmax",
+    "speculation_off",
+)
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    return tiny_stage(Scene.PLAIN)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_fault_gets_its_right_name(name: str) -> None:
+    fault = by_name(name)
+    trial = fault_trial(tiny_stage(fault.scene), fault)
+    assert (trial.cause, trial.found) == (Cause.BUG, fault.kind)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_bites(fault: object) -> None:
+    """On its stage it changes the output or the counters: otherwise it proves nothing."""
+    named = by_name(getattr(fault, "name", ""))
+    stage = tiny_stage(named.scene)
+    right, wrong = (stage.candidate(one).run(stage.inquiry) for one in (None, named))
+    assert (right.ids, right.counters) != (wrong.ids, wrong.counters)
+
+
+def test_the_stage_itself_is_right(stage: Stage) -> None:
+    expected = stage.reference().run(stage.inquiry)
+    assert stage.candidate().run(stage.inquiry).ids == expected.ids
+    assert stage.candidate().run(stage.inquiry, Setup(serial=True)).ids == expected.ids
+    assert 0.2 < (stage.candidate().run(stage.inquiry).counters.acceptance or 0) < 0.95
+
+
+def test_a_correct_configuration_raises_no_alarm() -> None:
+    assert [t for t in islice(correct_trials(), 8) if not t.right] == []
+
+
+def test_an_undetected_fault_fails_the_selftest(stage: Stage) -> None:
+    """Negative control: a fault that does nothing must be reported as missed."""
+    harmless = replace(by_name("rejected_zeroed"), rig=None)
+    trial = fault_trial(stage, harmless)
+    assert not trial.right
+    result = SelfTest(faults=(trial,), correct=())
+    assert not result.passed
+    assert result.matrix == {Kind.STALE_KV: {"exact": 1}}
+
+
+def test_a_false_alarm_fails_the_selftest(stage: Stage) -> None:
+    """Negative control: a fault where none is expected is an alarm."""
+    trial = fault_trial(stage, by_name("rows_exchanged"))
+    alarm = replace(trial, expected=None)
+    assert not SelfTest(faults=(), correct=(alarm,)).passed
+
+
+def trial(name: str, found: Kind | None, cause: Cause = Cause.BUG) -> Trial:
+    return Trial(
+        name=name,
+        stage="tiny",
+        expected=by_name(name).kind,
+        cause=cause,
+        found=found,
+        rule="r",
+        seconds=0.0,
+    )
+
+
+def test_the_page_shows_what_was_confused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    wrong = trial("rejected_zeroed", Kind.POSITIONS)
+    rewrite(page, SelfTest(faults=(trial("position_plus_one", Kind.POSITIONS), wrong), correct=()))
+    text = page.read_text(encoding="utf-8")
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "**positions**, not stale KV" in text
+    assert "| 2 stale KV | 1 | · |" in text
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing here", encoding="utf-8")
+    with pytest.raises(InputError, match="expected one"):
+        rewrite(page, SelfTest(faults=(), correct=()))
+
+
+def test_at_least_sixteen_faults_of_every_kind_that_can_be_injected() -> None:
+    assert len(FAULTS) >= 16
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    with pytest.raises(KeyError, match="no fault"):
+        by_name("nonsense")
