@@ -23,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real test-versions test-newest check format docs bench clean
+.PHONY: help setup demo test test-real test-versions test-newest selftest check format docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test: $(VENV)/.installed-dev  ## install, then run the quick tests
 test-real: OMP_NUM_THREADS := $(CORES)
 test-real: $(VENV)/.installed-dev  ## the tests on real weights (DRAFTPROOF_MODELS names their folder)
 	$(BIN)/python -m pytest -m real_model $(PYTEST_ARGS)
+
+selftest: $(VENV)/.installed-dev  ## inject every known fault and see that the forensics name it
+	$(BIN)/draftproof forensics-selftest --quick
 
 check: $(VENV)/.installed-dev  ## lint, formatting, types, documentation
 	$(BIN)/ruff check .

@@ -41,16 +41,18 @@ def near_tie() -> Examination:
 
 @pytest.fixture(scope="module")
 def stage() -> Stage:
-    return tiny_stage(Scene.PLAIN)
+    """Two short rows are enough here."""
+    whole = tiny_stage(Scene.PLAIN)
+    asked = replace(whole.inquiry, tasks=whole.inquiry.tasks[:2], max_new_tokens=13)
+    return replace(whole, inquiry=asked, batch=2)
 
 
 @pytest.fixture(scope="module")
 def bug(stage: Stage) -> Examination:
     """A rollback that leaves one entry too many, examined with every control."""
-    faulty = stage.candidate(by_name("rollback_too_few"))
     return examine(
         stage.reference(),
-        faulty,
+        stage.candidate(by_name("rollback_too_few")),
         stage.inquiry,
         which=Controls.ALL,
         decode=lambda ids: f"<{ids[0]}>",
