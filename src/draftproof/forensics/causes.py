@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from draftproof.forensics.controls import outcome
+from draftproof.forensics.distribution import judge
 from draftproof.forensics.drafts import audit
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
@@ -25,12 +26,33 @@ class Diagnosis:
 
 def diagnose(lab: Lab) -> Diagnosis:
     """Compare, gather what evidence is needed, decide."""
+    if lab.inquiry.temperature is not None:
+        return _diagnose_draws(lab)
     failures = _failures(lab)
     forks = lab.forks(lab.expected, lab.found, lab.dtype)
     rows = failures | _explained(lab, forks)
     quiet = not any(f.cause in (Cause.BUG, Cause.HARNESS) for f in rows.values())
     hidden = _hidden(lab) if quiet and len(failures) < len(lab.inquiry.tasks) else None
     return Diagnosis(finding=hidden or _overall(lab, rows), rows=rows, forks=forks)
+
+
+def _diagnose_draws(lab: Lab) -> Diagnosis:
+    """Sampled rows are judged by their distribution; no row can be right or wrong alone."""
+    model = lab.model(None)
+    if model is None:
+        finding = Finding(
+            cause=Cause.UNDECIDED,
+            rule="sampled",
+            missing=("a local target, whose exact distribution can be computed",),
+        )
+        return Diagnosis(finding=finding, rows={}, forks=())
+    failures = {
+        task.index: Finding(cause=Cause.UNDECIDED, rule="no answer", reasons=(answer.error,))
+        for task, answer in zip(lab.inquiry.tasks, lab.found.answers, strict=True)
+        if answer.error is not None
+    }
+    finding = _overall(lab, failures) if failures else judge(lab.found, lab.inquiry, model)
+    return Diagnosis(finding=finding, rows=failures, forks=())
 
 
 def _failures(lab: Lab) -> dict[int, Finding]:

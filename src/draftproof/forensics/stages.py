@@ -16,6 +16,7 @@ from draftproof.testing import random_prompts, tiny_model, tiny_tokenizer
 
 LENGTHS = (3, 11, 19, 6)  # unlike each other, and none of them a multiple of anything
 BATCH, K, NEW = 4, 3, 17
+VOCABULARY, DRAWS = 7, 3000  # of the sampled scene
 NOISE = 0.15  # of a draft that agrees with its target about half of the time
 
 
@@ -47,6 +48,8 @@ class Stage:
     def candidate(self, fault: Fault | None = None, **changes: Any) -> EngineSubject:
         """Speculative and batched, with a fault or without."""
         options = {"batch": self.batch, "k": self.k, "draft": self.draft, **changes}
+        if fault is not None and fault.method is not None:
+            options["options"] = {"method": fault.method}
         return EngineSubject(
             name=f"{self.name}: {fault.name if fault else 'correct'}",
             target=self.target,
@@ -70,6 +73,8 @@ def leaning(model: Any, noise: float = NOISE, seed: int = 0) -> Any:
 
 def tiny_stage(scene: Scene) -> Stage:
     """A stage of tiny random models, float32, for one scene."""
+    if scene is Scene.SAMPLING:
+        return sampling_stage()
     architecture = "mistral" if scene is Scene.WINDOW else "llama"
     tokenizer = tiny_tokenizer() if scene is Scene.STOP else None
     sized = {} if tokenizer is None else {"vocab_size": len(tokenizer)}
@@ -87,6 +92,20 @@ def tiny_stage(scene: Scene) -> Stage:
     return set_up(stage, scene)
 
 
+def sampling_stage() -> Stage:
+    """Draws of three tokens from a vocabulary of seven, by a draft that is far off."""
+    target = tiny_model("llama", vocab_size=VOCABULARY)
+    tasks = tuple(Task(index=i, prompt=(1, 4, 2)) for i in range(DRAWS))
+    return Stage(
+        name="tiny",
+        target=target,
+        draft=leaning(target, noise=0.6),
+        tokenizer=None,
+        inquiry=Inquiry(tasks=tasks, max_new_tokens=4, eos_token_id=(), temperature=0.6),
+        batch=250,
+    )
+
+
 @torch.no_grad()
 def _tying(model: Any) -> Any:
     """Give every odd token the logits of the even one before it: exact ties everywhere."""
@@ -98,7 +117,7 @@ def _tying(model: Any) -> Any:
 
 def demo_stage(scene: Scene) -> Stage | None:
     """The same on the embedded demo pair; None for scenes that need another model."""
-    if scene in (Scene.WINDOW, Scene.TIES):
+    if scene in (Scene.WINDOW, Scene.TIES, Scene.SAMPLING):
         return None
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

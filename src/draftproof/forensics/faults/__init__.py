@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from draftproof.forensics.faults import endings, judging, memory
 from draftproof.forensics.faults.base import Fault, Scene
+from draftproof.forensics.faults.published import published
+from draftproof.forensics.faults.sampling import sampled
 from draftproof.forensics.verdicts import Kind
 
 __all__ = ["FAULTS", "Fault", "Scene", "by_name"]
@@ -158,6 +160,8 @@ FAULTS: tuple[Fault, ...] = (
         scene=Scene.WINDOW,
         rig=memory.laid_out(memory.WindowForgotten),
     ),
+    *sampled(),
+    *published(),
 )
 
 

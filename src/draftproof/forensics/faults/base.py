@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from draftproof.engine.engine import Engine
 from draftproof.forensics.subjects.engine import Delivery, Rig
@@ -23,6 +23,7 @@ class Scene(StrEnum):
     MINIMUM = "minimum"  # min_new_tokens beyond an eos
     WINDOW = "window"  # a model with sliding-window layers
     TIES = "ties"  # a model in which pairs of tokens always tie
+    SAMPLING = "sampling"  # many draws of one prompt, on a tiny vocabulary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,7 @@ class Fault:
     story:    what was done wrong, one sentence
     rig:      changes an assembled engine
     deliver:  changes the answers on their way out
+    method:   takes the place of the engine's own method (`Pair(method=...)`)
     """
 
     name: str
@@ -40,6 +42,7 @@ class Fault:
     scene: Scene = Scene.PLAIN
     rig: Rig | None = None
     deliver: Delivery | None = None
+    method: Any = None
 
 
 def rebuilt(engine: Engine, cls: type[AnyEngine]) -> AnyEngine:

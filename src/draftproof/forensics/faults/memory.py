@@ -12,7 +12,7 @@ from torch import Tensor
 
 from draftproof.engine.engine import Engine
 from draftproof.executors.layout import RowLayout
-from draftproof.executors.rows import RowsExecutor, allocate
+from draftproof.executors.rows import RowsExecutor
 from draftproof.forensics.subjects.base import Inquiry
 from draftproof.hf import BoundModel
 from draftproof.types import RaggedTokens
@@ -191,9 +191,13 @@ class Rollback:
     slid: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
-        # slots for all that is never taken back
-        room = self.inner.shapes.view_of(self.inner.capacity * 8)
-        self.inner.cache = allocate(self.inner.model, self.inner.rows, room, None)
+        roomy = RowsExecutor(  # with slots for all that is never taken back
+            model=self.inner.model,
+            rows=self.inner.rows,
+            capacity=self.inner.capacity * 8,
+            shapes=self.inner.shapes,
+        )
+        self.inner.cache = roomy.cache
         doctored(self.inner, self._doctor)
 
     def __getattr__(self, name: str) -> Any:

@@ -27,6 +27,7 @@ class Inquiry:
     """What both sides are asked: the same prompts under the same rules of ending.
 
     eos_token_id: None leaves each subject to its model's own
+    temperature:  None is greedy; else every task is one draw, seeded by its index
     """
 
     tasks: tuple[Task, ...]
@@ -34,6 +35,7 @@ class Inquiry:
     min_new_tokens: int = 0
     eos_token_id: tuple[int, ...] | None = None
     stop_strings: tuple[str, ...] = ()
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

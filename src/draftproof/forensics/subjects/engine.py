@@ -159,6 +159,14 @@ def _ending(inquiry: Inquiry) -> dict[str, Any]:
     }
     if inquiry.eos_token_id is not None:
         options["eos_token_id"] = list(inquiry.eos_token_id)
+    if inquiry.temperature is not None:
+        options |= {
+            "do_sample": True,
+            "temperature": inquiry.temperature,
+            "seed": [task.index for task in inquiry.tasks],
+            # drafts are drawn on their own and accepted by min(1, p / q)
+            "coupling": "rejection",
+        }
     return options
 
 
