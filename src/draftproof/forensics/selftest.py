@@ -9,15 +9,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
+from draftproof.api import Pair
+from draftproof.errors import NumericsError, UnsupportedArgumentError
 from draftproof.forensics.causes import diagnose
 from draftproof.forensics.faults import FAULTS, Fault, Scene
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.stages import Stage, demo_stage, leaning, tiny_stage
-from draftproof.forensics.subjects.base import Inquiry, Run, Subject, Task
+from draftproof.forensics.subjects.base import OWN, Inquiry, Run, Setup, Subject, Task
+from draftproof.forensics.subjects.casting import cast
 from draftproof.forensics.subjects.engine import EngineSubject
 from draftproof.forensics.verdicts import Cause, Kind
 from draftproof.testing import random_prompts, tiny_model
@@ -26,6 +29,7 @@ ARCHITECTURES = ("llama", "gpt2", "gemma3_text")
 DTYPES = ("float32", "bfloat16")
 BATCHES = (1, 2, 4)
 KS = (1, 2, 3, 5)
+METHODS = ("eqspec", "exspec", "rollback")
 DRAFTERS = ("model", "itself", "ngram")
 FALSE_ALARMS = (Cause.BUG, Cause.HARNESS, Cause.UNDECIDED)
 
@@ -161,31 +165,63 @@ def _trial(
 class _Remembered(EngineSubject):
     """A plain reference that answers the same question once."""
 
-    known: dict[Any, Run] | None = None
+    known: dict[tuple[Inquiry, Setup], Run] = field(default_factory=dict)
 
-    def run(self, inquiry: Inquiry, setup: Any = None) -> Run:
+    def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
         """As EngineSubject.run."""
-        from draftproof.forensics.subjects.base import OWN
-
-        self.known = {} if self.known is None else self.known
-        key = (inquiry, setup)
-        if key not in self.known:
-            self.known[key] = super().run(inquiry, OWN if setup is None else setup)
-        return self.known[key]
+        if (inquiry, setup) not in self.known:
+            self.known[inquiry, setup] = super().run(inquiry, setup)
+        return self.known[inquiry, setup]
 
 
 def correct_trials() -> Iterator[Trial]:
-    """architectures x dtypes x drafters x batch sizes x K, each against plain decoding."""
+    """architectures x dtypes x drafters x batch sizes x K, then other methods and numerics."""
     for architecture, dtype in itertools.product(ARCHITECTURES, DTYPES):
-        target = tiny_model(architecture)
-        drafts = {"model": leaning(target), "itself": target, "ngram": "ngram"}
-        reference = _Remembered(name="plain", target=target, batch=1, k=0, dtype=dtype)
-        for drafter, batch, k in itertools.product(DRAFTERS, BATCHES, KS):
-            candidate = EngineSubject(
-                name=drafter, target=target, draft=drafts[drafter], batch=batch, k=k, dtype=dtype
-            )
-            label = f"{dtype}, {drafter}, B = {batch}, K = {k}"
-            yield _trial(label, architecture, None, reference, candidate, _question())
+        yield from _configurations(architecture, dtype, "fast", "rows", DRAFTERS, BATCHES, KS)
+    for method, dtype in itertools.product(METHODS, DTYPES):
+        yield from _configurations("llama", dtype, "fast", method, ("model",), (2, 4), (1, 3))
+    for architecture, dtype in itertools.product(ARCHITECTURES, DTYPES):
+        yield from _configurations(architecture, dtype, "exact", "rows", ("model",), (1, 4), (1, 3))
+
+
+def _configurations(
+    architecture: str,
+    dtype: str,
+    numerics: str,
+    method: str,
+    drafters: Sequence[str],
+    batches: Sequence[int],
+    ks: Sequence[int],
+) -> Iterator[Trial]:
+    """One model with one way to compute, or nothing where this build or machine has it not."""
+    target = tiny_model(architecture)
+    drafts = {"model": leaning(target), "itself": target, "ngram": "ngram"}
+    plain = _Remembered(
+        name="plain", target=target, batch=1, k=0, dtype=dtype, options={"numerics": numerics}
+    )
+    ways: dict[str, Any] = {"numerics": numerics, "method": method}
+    if not _available(target, dtype, ways):
+        return
+    for drafter, batch, k in itertools.product(drafters, batches, ks):
+        candidate = EngineSubject(
+            name=drafter,
+            target=target,
+            draft=drafts[drafter],
+            batch=batch,
+            k=k,
+            dtype=dtype,
+            options=ways,
+        )
+        label = f"{dtype}, {numerics}, {method}, {drafter}, B = {batch}, K = {k}"
+        yield _trial(label, architecture, None, plain, candidate, _question())
+
+
+def _available(target: Any, dtype: str, ways: dict[str, Any]) -> bool:
+    try:
+        Pair(cast(target, dtype), **ways)
+    except (NumericsError, UnsupportedArgumentError):
+        return False
+    return True
 
 
 def _question() -> Inquiry:
