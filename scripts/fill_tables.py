@@ -23,9 +23,7 @@ from draftproof.bench.results import Results
 from draftproof.bench.tables import tables
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = re.compile(
-    r"(<!-- table: (\w+) from (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL
-)
+TABLE = re.compile(r"(<!-- table: (\w+) from (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 MISSING = "*Not measured yet.*"
 SHOWN = ("target", "draft", "K", "torch", "transformers", "machine", "threads", "capability")
 

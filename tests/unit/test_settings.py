@@ -8,7 +8,8 @@ import pytest
 
 from draftproof import InputError, OutOfMemoryError, Pair, UnsupportedArgumentError
 from draftproof.executors import rows as rows_module
-from draftproof.executors.rows import RowsExecutor, kv_bytes
+from draftproof.executors.memory import kv_bytes
+from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.sampling import Settings, as_ids, as_strings
 from draftproof.testing import Oracle, assert_same_tokens, tiny_model, tiny_tokenizer
