@@ -8,6 +8,8 @@ there is traced to the first module whose output differs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -60,12 +62,7 @@ def _probe(model: BoundModel, longest: int) -> Verdict:
         failing = ", ".join(case.key for case in model.attention_cases)
         return Verdict(shapes=None, failing=failing, linears=linears)
     tokens = max((n for n in linears.values() if n is not None), default=1)
-    shapes = Shapes(
-        tokens=tokens,
-        view=attention.view,
-        long_view=attention.long_view,
-        queries=attention.queries,
-    )
+    shapes = replace(attention, tokens=tokens)
     culprit = first_dependent_module(model, shapes)
     if culprit is not None:
         return Verdict(shapes=None, failing=culprit, linears=linears)

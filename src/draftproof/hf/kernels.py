@@ -57,6 +57,12 @@ class Binding:
         shapes = self.shapes if self.layout is None else self.layout.shapes
         return 1 if shapes is None else shapes.tokens
 
+    @property
+    def lone_row(self) -> bool:
+        """Whether a linear called with a single row may take a kernel of its own."""
+        shapes = self.shapes if self.layout is None else self.layout.shapes
+        return shapes is None or shapes.lone_row
+
 
 def attention_forward(
     module: nn.Module,

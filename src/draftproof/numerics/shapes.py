@@ -21,12 +21,14 @@ class Shapes:
     view:       the key view of attention is a multiple of this
     long_view:  a view longer than this is a multiple of this (the kernel's own key block)
     queries:    attention gets a multiple of this many (folded) queries per key head
+    lone_row:   whether a linear called with a single row may take a kernel of its own
     """
 
     tokens: int = 1
     view: int = 16
     long_view: int = NEVER
     queries: int = 1
+    lone_row: bool = True
 
     def view_of(self, length: int) -> int:
         """Length of the key view that covers `length` cached tokens."""

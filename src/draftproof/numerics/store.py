@@ -14,7 +14,7 @@ import torch
 
 from draftproof.numerics.shapes import Shapes
 
-FORMAT = 1  # changes whenever the probes do
+FORMAT = 2  # changes whenever the probes do
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
