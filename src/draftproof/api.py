@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from draftproof.batch import Request
 from draftproof.drafters.base import Drafter
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
-from draftproof.engine.engine import Engine
+from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
 from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
@@ -192,13 +192,19 @@ class Pair:
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[Result]:
         """Each result as soon as its row finishes; `result.index` says which prompt it is."""
-        return self._reporter(options).results(self._prepare(prompts, options).run())
+        return self._reporter(options).results(self._run(prompts, options))
 
     def stream(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[StreamEvent]:
         """Tokens of every row as they are committed; the last event of a row has its result."""
-        return self._reporter(options).events(self._prepare(prompts, options).run())
+        return self._reporter(options).events(self._run(prompts, options))
+
+    def _run(self, prompts: Sequence[Prompt], options: Options) -> Iterator[list[Commit]]:
+        job = self._prepare(prompts, options)
+        for request in job.requests:
+            job.engine.add(request)
+        return job.engine.run()
 
     def _reporter(self, options: Options) -> Reporter:
         return Reporter(
@@ -227,6 +233,11 @@ class Pair:
         requests = make_requests(encoded, options, self._eos, self.vocab_size)
         if self.tokenizer is None and any(r.settings.stop_strings for r in requests):
             raise InputError("stop_strings need a tokenizer")
+        if self._method.discards and any(r.settings.logits_processor for r in requests):
+            raise UnsupportedArgumentError(
+                f"logits_processor with method={self.method!r}, which takes back tokens that a "
+                "processor has seen; use method='rows'"
+            )
         return requests
 
     def _encode_numbered(self, index: int, prompt: Prompt) -> list[int]:

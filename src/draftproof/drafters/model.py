@@ -103,7 +103,7 @@ class ModelDrafter:
     def _step(self, sheet: _Sheet, step: int) -> None:
         rows = [sheet.rows[index] for index in sheet.active]
         if step == 0:
-            logits = self._feed(rows, [self._lag(row) for row in rows], keep=1)
+            logits = self._first(rows)
         else:
             logits = self._next(rows, sheet.ids[sheet.active, step - 1])
         if sheet.shaped:
@@ -133,6 +133,9 @@ class ModelDrafter:
                 if count:
                     chunk.append((row, count))
             self._feed([row for row, _ in chunk], [count for _, count in chunk], keep=0)
+
+    def _first(self, rows: Sequence[Row]) -> Tensor:
+        return self._feed(rows, [self._lag(row) for row in rows], keep=1)
 
     def _next(self, rows: Sequence[Row], last: Tensor) -> Tensor:
         slots = [row.slot for row in rows]

@@ -90,6 +90,7 @@ class Blueprint:
         return Limits(
             num_speculative_tokens=self.num_speculative_tokens,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            schedule=self.schedule,
         )
 
 

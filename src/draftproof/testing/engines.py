@@ -17,7 +17,10 @@ from draftproof.testing.oracle import fresh_cache
 
 def prepared(pair: Pair, prompts: Sequence[Any], **options: Any) -> Engine:
     """The engine that `pair.generate(prompts, **options)` would run, with its requests queued."""
-    return pair._prepare(prompts, options)  # type: ignore[arg-type]
+    job = pair._prepare(prompts, options)  # type: ignore[arg-type]
+    for request in job.requests:
+        job.engine.add(request)
+    return job.engine
 
 
 @dataclass
