@@ -5,12 +5,14 @@
     draftproof (the public names)
     dropin                                     door: transformers' own `generate`
     api                                        door
+    requests       results                     what goes through the door: options in, results out
+    callables      logprobs                    a caller's own functions, log-probabilities with text
     text                                       between text and token ids, for the door alone
     engine                                     the loop
     drafters       verifiers      executors    side by side, no imports between them (but see BASES)
     hf                                         the only module that imports transformers
     numerics
-    batch types sampling errors                foundations
+    batch types sampling processing errors     foundations
 
     reference, baselines, forensics, bench, testing, models: the side wing. It may import all of the
     above but the two upper rows, and only `cli`, the tests and the wing itself may import it.
@@ -41,12 +43,15 @@ LAYERS = (
     {PUBLIC},
     {"dropin"},
     {"api"},
+    {"requests", "results"},
+    {"callables", "logprobs"},
     {"text"},
     {"engine"},
     {"drafters", "verifiers", "executors"},
     {"hf"},
     {"numerics"},
-    {"batch", "types", "sampling", "errors"},
+    # processing: drafters and verifiers, side by side, must choose tokens by the same rules
+    {"batch", "types", "sampling", "processing", "errors"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FOUNDATIONS = LAYERS[-1]

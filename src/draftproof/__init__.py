@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         VocabularyError,
     )
-    from draftproof.types import FinishReason, Result, SpecStats, StreamEvent
+    from draftproof.types import FinishReason, Result, SpecStats, StreamEvent, TokenLogprob
 
 __version__ = "0.1.0"
 
@@ -31,6 +31,7 @@ _HOMES = {
     "Result": "types",
     "SpecStats": "types",
     "StreamEvent": "types",
+    "TokenLogprob": "types",
     "UnsupportedArgumentError": "errors",
     "UnsupportedModelError": "errors",
     "VocabularyError": "errors",
@@ -49,6 +50,7 @@ __all__ = [
     "Result",
     "SpecStats",
     "StreamEvent",
+    "TokenLogprob",
     "UnsupportedArgumentError",
     "UnsupportedModelError",
     "VocabularyError",

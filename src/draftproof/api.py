@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from draftproof.batch import Request
 from draftproof.drafters.base import Drafter
@@ -13,31 +13,31 @@ from draftproof.engine.assembly import Blueprint, Ngram, assemble
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
+from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
 from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
 from draftproof.executors.calibration import calibrate, require
 from draftproof.hf import BoundModel, default_eos, load_model, load_tokenizer
 from draftproof.numerics.shapes import FAST, Shapes
-from draftproof.sampling import Settings, as_ids, as_strings
-from draftproof.text import Detokenizer, Prompt, decode, encode, require_same_vocabulary
+from draftproof.requests import RequestOptions, make_requests
+from draftproof.results import Reporter
+from draftproof.sampling import as_ids
+from draftproof.text import Prompt, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
 
 EXECUTORS = ("torch",)
 NUMERICS = ("exact", "fast", "auto")
+SCHEDULES = ("constant", "adaptive")
 
 
-class Options(TypedDict, total=False):
-    """Arguments of `generate`, `as_completed` and `stream`.
+class Options(RequestOptions, total=False):
+    """Arguments of `generate`, `as_completed` and `stream`: `RequestOptions` and these."""
 
-    The first four are settings of a request: one value for all rows, or a list with one per row
-    (`eos_token_id` and `stop_strings`, which may be lists themselves: a list of lists).
-    """
-
-    max_new_tokens: int | Sequence[int]  # default 128
-    min_new_tokens: int | Sequence[int]  # default 0
-    eos_token_id: int | Sequence[Any] | None  # default: the model's own
-    stop_strings: str | Sequence[Any] | None  # default: none
     max_num_seqs: int  # rows at a time, default 8
     num_speculative_tokens: int  # K, default 4; 0 is plain decoding
+    # "constant" (default), or "adaptive": K follows each row's own acceptance
+    num_speculative_tokens_schedule: str
+    # a row stops drafting after a token that the draft finds less probable; default 0: never
+    assistant_confidence_threshold: float
     max_num_batched_tokens: int  # tokens per target forward, default 512
     max_model_len: int | None  # tokens per row; default: what the longest request needs
     observers: Sequence[Observer]
@@ -185,45 +185,35 @@ class Pair:
         prompts: strings, lists of token ids, or lists of chat messages. See `Options`.
         Raises InputError, naming the prompt, before any work starts.
         """
-        return sorted(self.as_completed(prompts, **options), key=lambda result: result.index)
+        results = self.as_completed(prompts, **options)
+        return sorted(results, key=lambda result: (result.index, result.sequence))
 
     def as_completed(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[Result]:
         """Each result as soon as its row finishes; `result.index` says which prompt it is."""
-        job = self._prepare(prompts, options)
-        mode = self._mode(options)
-        return (
-            self._result(commit, mode)
-            for commits in self._rounds(job)
-            for commit in commits
-            if commit.row.finish_reason is not None
-        )
+        return self._reporter(options).results(self._run(prompts, options))
 
     def stream(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[StreamEvent]:
         """Tokens of every row as they are committed; the last event of a row has its result."""
-        return self._events(self._prepare(prompts, options), self._mode(options))
+        return self._reporter(options).events(self._run(prompts, options))
 
-    def _events(self, job: Job, mode: str) -> Iterator[StreamEvent]:
-        writers: dict[int, Detokenizer] = {}
-        for commits in self._rounds(job):
-            for commit in commits:
-                index, final = commit.row.request.index, commit.row.finish_reason is not None
-                if not commit.emitted and not final:
-                    continue
-                text = None
-                if self.tokenizer is not None:
-                    writer = writers.setdefault(index, Detokenizer(self.tokenizer))
-                    text = writer.push(commit.emitted, final=final)
-                result = self._result(commit, mode) if final else None
-                yield StreamEvent(index=index, token_ids=commit.emitted, text=text, result=result)
-
-    def _rounds(self, job: Job) -> Iterator[list[Commit]]:
+    def _run(self, prompts: Sequence[Prompt], options: Options) -> Iterator[list[Commit]]:
+        job = self._prepare(prompts, options)
         for request in job.requests:
             job.engine.add(request)
         return job.engine.run()
+
+    def _reporter(self, options: Options) -> Reporter:
+        return Reporter(
+            tokenizer=self.tokenizer,
+            mode=self._mode(options),
+            numerics=self.numerics,
+            vocab_size=self.vocab_size,
+            device=self._target.device,
+        )
 
     def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> Job:
         """The engine that `generate` would run and its requests, for whoever drives it himself."""
@@ -236,14 +226,19 @@ class Pair:
     def _requests(self, prompts: Sequence[Prompt], options: Options) -> list[Request]:
         if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], (int, dict))):
             raise InputError("generate takes a list of prompts; wrap a single prompt in a list")
-        settings = _settings(options, len(prompts), self._eos)
-        stops = any(item.stop_strings for item in settings)
-        if stops and self.tokenizer is None:
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            raise UnsupportedArgumentError(f"unknown option {', '.join(sorted(unknown))}")
+        encoded = [self._encode_numbered(index, prompt) for index, prompt in enumerate(prompts)]
+        requests = make_requests(encoded, options, self._eos, self.vocab_size)
+        if self.tokenizer is None and any(r.settings.stop_strings for r in requests):
             raise InputError("stop_strings need a tokenizer")
-        return [
-            Request(index=index, prompt=self._encode_numbered(index, prompt), settings=setting)
-            for index, (prompt, setting) in enumerate(zip(prompts, settings, strict=True))
-        ]
+        if self._method.discards and any(r.settings.logits_processor for r in requests):
+            raise UnsupportedArgumentError(
+                f"logits_processor with method={self.method!r}, which takes back tokens that a "
+                "processor has seen; use method='rows'"
+            )
+        return requests
 
     def _encode_numbered(self, index: int, prompt: Prompt) -> list[int]:
         try:
@@ -266,6 +261,8 @@ class Pair:
             max_model_len=self._capacity(requests, options.get("max_model_len")),
             num_speculative_tokens=drafted,
             max_num_batched_tokens=budget,
+            schedule=_schedule(options.get("num_speculative_tokens_schedule", "constant")),
+            confidence_threshold=options.get("assistant_confidence_threshold", 0.0),
             decode=self._decode if self.tokenizer is not None else None,
             observers=options.get("observers", ()),
             debug=options.get("debug", False),
@@ -283,7 +280,7 @@ class Pair:
         for request in requests:
             if len(request.prompt) > min(limits[1:], default=len(request.prompt)):
                 raise InputError(
-                    f"prompt {request.index} has {len(request.prompt)} tokens, more than "
+                    f"prompt {request.origin} has {len(request.prompt)} tokens, more than "
                     f"max_model_len {min(limits[1:])}"
                 )
         return max(1, min(limits), max((len(r.prompt) for r in requests), default=1))
@@ -297,21 +294,6 @@ class Pair:
         if options.get("num_speculative_tokens", 4) == 0:
             return "plain: num_speculative_tokens is 0"
         return "speculative"
-
-    def _result(self, commit: Commit, mode: str) -> Result:
-        row, ids = commit.row, commit.row.emitted
-        assert row.finish_reason is not None
-        tokenizer = self.tokenizer
-        return Result(
-            index=row.request.index,
-            token_ids=ids,
-            text=None if tokenizer is None else decode(tokenizer, ids, skip_special_tokens=True),
-            finish_reason=row.finish_reason,
-            prompt_len=len(row.request.prompt),
-            stats=row.stats,
-            mode=mode,
-            numerics=self.numerics,
-        )
 
 
 def _choose(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -363,31 +345,6 @@ def _name(part: Any) -> str | None:
     return "ngram" if isinstance(part, Ngram) else getattr(part, "name", type(part).__name__)
 
 
-def _settings(options: Options, count: int, eos: tuple[int, ...]) -> list[Settings]:
-    news = _per_row("max_new_tokens", options.get("max_new_tokens", 128), count)
-    least = _per_row("min_new_tokens", options.get("min_new_tokens", 0), count)
-    ends = _per_row_nested("eos_token_id", options.get("eos_token_id", eos), count, int)
-    stops = _per_row_nested("stop_strings", options.get("stop_strings"), count, str)
-    return [
-        Settings(
-            max_new_tokens=news[i],
-            min_new_tokens=least[i],
-            eos_token_id=as_ids(ends[i]),
-            stop_strings=as_strings(stops[i]),
-        )
-        for i in range(count)
-    ]
-
-
-def _per_row(name: str, value: Any, count: int) -> list[Any]:
-    """One value per row from a scalar or a list."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value] * count
-    if len(values) != count:
-        raise InputError(f"{name} has {len(values)} values for {count} prompts")
-    return values
-
-
-def _per_row_nested(name: str, value: Any, count: int, kind: type) -> list[Any]:
-    """As `_per_row` where a flat list is one value for all rows."""
-    flat = not isinstance(value, (list, tuple)) or all(isinstance(item, kind) for item in value)
-    return [value] * count if flat else _per_row(name, value, count)
+def _schedule(name: str) -> Schedule:
+    _choose("num_speculative_tokens_schedule", name, SCHEDULES)
+    return Adaptive() if name == "adaptive" else CONSTANT

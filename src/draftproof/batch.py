@@ -7,16 +7,25 @@ from dataclasses import dataclass, field
 
 from draftproof.errors import InvariantError
 from draftproof.sampling import Settings
-from draftproof.types import FinishReason, SpecStats
+from draftproof.types import FinishReason, Outputs, SpecStats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A prompt waiting for a row."""
+    """A prompt waiting for a row.
+
+    index:     its place in the queue, different for every request of a run
+    stream:    key of its random numbers (`processing.stream_key`)
+    origin:    which prompt of the call it came from, and
+    sequence:  which of the sequences asked for that prompt it is (`num_return_sequences`)
+    """
 
     index: int
     prompt: list[int]
     settings: Settings = field(default_factory=Settings)
+    stream: int = 0
+    origin: int = 0
+    sequence: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,6 +45,7 @@ class Row:
     kv_len: int = 0
     stats: SpecStats = field(default_factory=SpecStats)
     finish_reason: FinishReason | None = None
+    outputs: Outputs = field(default_factory=Outputs)
 
     @property
     def emitted(self) -> list[int]:

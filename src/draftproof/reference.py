@@ -28,17 +28,19 @@ def reference(
     eos_token_id: Sequence[int] = (),
     min_new_tokens: int = 0,
     stopped: Callable[[list[int]], bool] | None = None,
+    choose: Callable[[torch.Tensor, list[int]], int] | None = None,
 ) -> list[int]:
-    """Greedy continuation of one prompt: the new token ids, a final eos included.
+    """Continuation of one prompt, greedy by default: the new token ids, a final eos included.
 
     stopped: told the new ids after each one, returns True to end there (stop strings)
+    choose:  told the logits [V] and all tokens so far, returns the next token (for sampling)
     """
     tokens, new = list(prompt), list[int]()
     while len(new) < max_new_tokens:
         logits = next_logits(model, tokens)
         if len(new) < min_new_tokens:
             logits[list(eos_token_id)] = -torch.inf
-        token = int(logits.argmax())
+        token = int(logits.argmax()) if choose is None else choose(logits, tokens)
         tokens.append(token)
         new.append(token)
         ends = token in eos_token_id or (stopped is not None and stopped(new))

@@ -57,10 +57,24 @@ class RaggedTokens:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drafts:
-    """Draft tokens of one round: `ids` [R, K_max] int64, -1 beyond a row's own `counts[r]`."""
+    """Draft tokens of one round.
+
+    ids:            [R, K_max] int64, -1 beyond a row's own `counts[r]`
+    probabilities:  [R, K_max, V] float32, what each draft of a row under rejection sampling was
+                    drawn from (anything in other rows); None: the drafts are no random draws
+    """
 
     ids: Tensor
     counts: Sequence[int]
+    probabilities: Tensor | None = None
+
+    def select(self, indices: Sequence[int]) -> Drafts:
+        """The drafts of some rows."""
+        if len(indices) == len(self.counts):
+            return self
+        picked, counts = list(indices), [self.counts[index] for index in indices]
+        q = None if self.probabilities is None else self.probabilities[picked]
+        return Drafts(ids=self.ids[picked], counts=counts, probabilities=q)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,10 +84,43 @@ class Verdict:
     accepted: [R] int64, length of the accepted draft prefix
     tokens:   [R, K_max + 1] int64, the target's own token after each fed token; the first
               `accepted[r] + 1` of row r are emitted
+    scores:   [sum(K + 1), V] float32, the processed scores of the emitted positions, row after
+              row; None where they are the logits
     """
 
     accepted: Tensor
     tokens: Tensor
+    scores: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopLogprobs:
+    """Log-probabilities at n positions, on the device of the logits.
+
+    chosen:  [n] float32, of the token that stands there
+    rank:    [n] int64, 1 for the most probable token
+    ids, values: [n, top] int64 and float32, the most probable tokens, best first
+    """
+
+    chosen: Tensor
+    rank: Tensor
+    ids: Tensor
+    values: Tensor
+
+
+@dataclass(kw_only=True, slots=True)
+class Outputs:
+    """What a row records besides its tokens, a piece per round, in order; left on the device.
+
+    scores, logits:   [n, V] float32 per piece
+    logprobs:         of the emitted tokens
+    prompt_logprobs:  of the prompt's tokens but the first
+    """
+
+    scores: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    logprobs: list[TopLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TopLogprobs] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -157,10 +204,29 @@ class SpecStats:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TokenLogprob:
+    """A token and its log-probability under the raw logits.
+
+    token, bytes:  its text, and the UTF-8 bytes it stands for, which are part of a character where
+                   a character has several tokens; None without a tokenizer
+    rank:          1 for the most probable token
+    top:           the most probable tokens, best first; they have no `top` of their own
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    token: str | None = None
+    bytes: list[int] | None = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """One finished request.
 
     index:          position of the prompt in the call
+    sequence:       which of its `num_return_sequences` sequences
     token_ids:      new tokens only; a final eos is kept
     text:           `token_ids` decoded, special tokens skipped; None without a tokenizer
     finish_reason:  eos, stop or length
@@ -168,6 +234,10 @@ class Result:
     stats:          this row's counters
     mode:           "speculative", or "plain: <reason>"
     numerics:       "exact" or "fast", as it ran
+    seed:           of a sampled row, given or drawn; None for a greedy row
+    logprobs:       one per new token, where asked for
+    prompt_logprobs: one per token of the prompt, None for the first, where asked for
+    scores, logits: [new tokens, V] float32, processed and raw, where asked for
     """
 
     index: int
@@ -178,13 +248,26 @@ class Result:
     stats: SpecStats
     mode: str
     numerics: str = "fast"
+    sequence: int = 0
+    seed: int | None = None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    scores: Tensor | None = None
+    logits: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamEvent:
-    """Tokens of one row committed in one round: `token_ids` are new, `text` is their text."""
+    """Tokens of one row committed in one round: `token_ids` are new, `text` is their text.
+
+    index, sequence: as in `Result`
+    logprobs:        one per token, where asked for
+    result:          with the last event of a row
+    """
 
     index: int
     token_ids: list[int]
     text: str | None
+    sequence: int = 0
+    logprobs: list[TokenLogprob] | None = None
     result: Result | None = None

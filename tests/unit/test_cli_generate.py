@@ -150,6 +150,30 @@ def test_options_reach_the_models_and_the_engine(pair: FakePair) -> None:
     assert call["max_num_batched_tokens"] == 64
 
 
+def test_sampling_options_are_passed_on_only_where_given(pair: FakePair) -> None:
+    run = generate("--prompt", "a")
+    assert run.exit_code == 0, run.stderr
+    bare = pair.calls[0]
+    given: dict[str, float | int | str] = {
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 3,
+        "coupling": "rejection",
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.25,
+        "frequency_penalty": -0.25,
+    }
+    words = [
+        word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
+    run = generate("--prompt", "a", *words)
+    assert run.exit_code == 0, run.stderr
+    assert pair.calls[1] | {"observers": bare["observers"]} == bare | given
+    assert not given.keys() & bare.keys()
+
+
 # -- bad lines
 
 BAD = [

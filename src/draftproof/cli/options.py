@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -92,6 +92,39 @@ StopStrings = Annotated[
     list[str] | None,
     typer.Option("--stop-string", help="End a row at this text; may be given several times."),
 ]
+Temperature = Annotated[
+    float | None,
+    typer.Option("--temperature", min=0, help="Sample at this temperature; 0 is greedy."),
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", min=0, help="Sample among the k most probable tokens.")
+]
+TopP = Annotated[
+    float | None,
+    typer.Option("--top-p", min=0, max=1, help="Sample among the fewest tokens of this mass."),
+]
+MinP = Annotated[
+    float | None,
+    typer.Option("--min-p", min=0, max=1, help="Leave out tokens below this share of the best's."),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", help="The same sampled rows in every run, batch and with every draft."),
+]
+Coupling = Annotated[
+    str | None,
+    typer.Option("--coupling", help="seeded (default with --seed) or rejection (most accepted)."),
+]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option("--repetition-penalty", help="Above 1: fewer tokens that prompt or text hold."),
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option("--presence-penalty", help="Subtracted once per generated token.")
+]
+FrequencyPenalty = Annotated[
+    float | None, typer.Option("--frequency-penalty", help="Subtracted for every occurrence.")
+]
 MaxNumSeqs = Annotated[
     int, typer.Option("--max-num-seqs", min=1, help="Most rows decoded together.")
 ]
@@ -155,6 +188,15 @@ class DecodingOptions:
     max_num_seqs: int = 8
     num_speculative_tokens: int = 4
     max_num_batched_tokens: int = 512
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    coupling: str | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
 
     def settings(self) -> dict[str, Any]:
         """By option name, for comparing two runs.
@@ -169,7 +211,16 @@ class DecodingOptions:
 
     def report(self) -> dict[str, Any]:
         """As they are named in Python, for reports."""
-        return asdict(self) | {"stop_strings": list(self.stop_strings)}
+        return self._always() | {"stop_strings": list(self.stop_strings)} | self.given()
+
+    def given(self) -> dict[str, Any]:
+        """The options without a default of their own that were given."""
+        values = asdict(self)
+        return {k: v for k, v in values.items() if v is not None and k not in self._always()}
+
+    def _always(self) -> dict[str, Any]:
+        defaults = {field.name: field.default for field in fields(self)}
+        return {k: v for k, v in asdict(self).items() if defaults[k] is not None}
 
     def keywords(self, limits: Sequence[int | None] = ()) -> dict[str, Any]:
         """Keywords of `Pair.generate`; `limits` are requests' own max_new_tokens."""
@@ -182,6 +233,7 @@ class DecodingOptions:
             "max_num_seqs": self.max_num_seqs,
             "num_speculative_tokens": self.num_speculative_tokens,
             "max_num_batched_tokens": self.max_num_batched_tokens,
+            **self.given(),
         }
 
 

@@ -10,12 +10,58 @@ from torch import Tensor
 
 from draftproof.batch import Row
 from draftproof.executors.base import Executor
+from draftproof.processing import PENALTIES, WARPERS, Positions, align, choose, run
 from draftproof.types import Drafts, RaggedTokens
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """The drafts of one round while they are written, and who still drafts.
+
+    ids:            [R, K_max] int64, -1 where nothing is written
+    probabilities:  [R, K_max, V] float32 once a row under rejection sampling has drafted
+    active:         rows that draft another token, as indices into `rows`
+    """
+
+    rows: Sequence[Row]
+    ids: Tensor
+    counts: list[int]
+    active: list[int]
+    probabilities: Tensor | None = None
+
+    @classmethod
+    def blank(cls, rows: Sequence[Row], wanted: Sequence[int], device: torch.device) -> _Sheet:
+        ids = torch.full((len(rows), max(wanted, default=0)), -1, device=device)
+        return cls(rows, ids, [0] * len(rows), [i for i, count in enumerate(wanted) if count])
+
+    @property
+    def shaped(self) -> bool:
+        """Whether some active row wants more than the argmax."""
+        return not all(self.rows[index].request.settings.plain for index in self.active)
+
+    @property
+    def positions(self) -> Positions:
+        """Where the active rows draft next."""
+        offset = [self.counts[index] for index in self.active]
+        return Positions(rows=self.rows, drafts=self.ids, owner=self.active, offset=offset)
+
+    def write(self, step: int, tokens: Tensor) -> None:
+        """One draft token for every active row, [n]."""
+        self.ids[self.active, step] = tokens
+        for index in self.active:
+            self.counts[index] += 1
+
+    def remember(self, step: int, scores: Tensor) -> None:
+        """Keep what the drafts of this step were drawn from, scores [n, V]."""
+        if self.probabilities is None:
+            shape = (*self.ids.shape, scores.shape[-1])
+            self.probabilities = torch.zeros(shape, device=scores.device)
+        self.probabilities[self.active, step] = scores.softmax(-1)
 
 
 @dataclass(kw_only=True)
 class ModelDrafter:
-    """Greedy drafts of a draft model. It never reads its context again:
+    """Drafts of a draft model. It never reads its context again:
 
         committed     t t t t t t          the round before was accepted in full
         draft cache   t t t t              lag 2: the last draft and the bonus
@@ -25,12 +71,19 @@ class ModelDrafter:
     A row that is new, or sat out some rounds, is only further behind: it catches up in chunks of
     `max_num_batched_tokens` and then drafts like the others.
 
-    target_vocab_size: a draft id beyond it is proposed and never accepted (embeddings of the
-    two models may be padded differently).
+    Drafts are chosen as the row's settings say: penalties and warpers act on the draft's logits as
+    they will on the target's. A request's own processors do not; they are called for the target's
+    positions only.
+
+    vocab_size:            the target's; draft logits are cut or filled up to it
+    confidence_threshold:  a row stops drafting after a token less probable than this; 0: never.
+                           One device-to-host read per draft step
     """
 
     executor: Executor
     max_num_batched_tokens: int
+    vocab_size: int
+    confidence_threshold: float = 0.0
     name: str = "draft_model"
 
     def limit(self, row: Row) -> int | None:
@@ -38,18 +91,37 @@ class ModelDrafter:
         return max(0, self.executor.capacity - len(row.tokens) + 1)
 
     def propose(self, rows: Sequence[Row], wanted: Sequence[int]) -> Drafts:
-        active = [index for index, count in enumerate(wanted) if count]
-        width = max(wanted, default=0)
-        ids = torch.full((len(rows), width), -1, dtype=torch.int64, device=self.executor.device)
-        if active:
-            self._catch_up([rows[i] for i in active])
-            ids[active, 0] = last = self._first([rows[i] for i in active])
-        for step in range(1, width):
-            stay = [n for n, index in enumerate(active) if wanted[index] > step]
-            active = [active[n] for n in stay]
-            last = last if len(stay) == len(last) else last[stay]
-            ids[active, step] = last = self._next([rows[i] for i in active], last)
-        return Drafts(ids=ids, counts=list(wanted))
+        sheet = _Sheet.blank(rows, wanted, self.executor.device)
+        if sheet.active:
+            self._catch_up([rows[index] for index in sheet.active])
+        for step in range(max(wanted, default=0)):
+            sheet.active = [index for index in sheet.active if wanted[index] > step]
+            if sheet.active:
+                self._step(sheet, step)
+        return Drafts(ids=sheet.ids, counts=sheet.counts, probabilities=sheet.probabilities)
+
+    def _step(self, sheet: _Sheet, step: int) -> None:
+        rows = [sheet.rows[index] for index in sheet.active]
+        if step == 0:
+            logits = self._first(rows)
+        else:
+            logits = self._next(rows, sheet.ids[sheet.active, step - 1])
+        if sheet.shaped:
+            logits = run((*PENALTIES, *WARPERS), align(logits, self.vocab_size), sheet.positions)
+            tokens = choose(logits, sheet.positions, drafting=True)
+        else:
+            tokens = logits.argmax(-1)
+        sheet.write(step, tokens)
+        if any(row.request.settings.drawn_from_draft for row in rows):
+            sheet.remember(step, logits)
+        if self.confidence_threshold > 0:
+            confident = self._confident(logits, tokens)
+            sheet.active = [i for i, goes in zip(sheet.active, confident, strict=True) if goes]
+
+    def _confident(self, scores: Tensor, tokens: Tensor) -> list[bool]:
+        probable = scores.softmax(-1, dtype=torch.float32).gather(1, tokens[:, None])[:, 0]
+        confident: list[bool] = (probable >= self.confidence_threshold).tolist()
+        return confident
 
     def _catch_up(self, rows: Sequence[Row]) -> None:
         """Feed long backlogs in chunks until every row can take its first step in one forward."""
@@ -63,14 +135,16 @@ class ModelDrafter:
             self._feed([row for row, _ in chunk], [count for _, count in chunk], keep=0)
 
     def _first(self, rows: Sequence[Row]) -> Tensor:
-        return self._feed(rows, [self._lag(row) for row in rows], keep=1).argmax(-1)
+        return self._feed(rows, [self._lag(row) for row in rows], keep=1)
 
     def _next(self, rows: Sequence[Row], last: Tensor) -> Tensor:
         slots = [row.slot for row in rows]
         ones = [1] * len(rows)
         starts = [self.executor.lengths[slot] for slot in slots]
-        tokens = RaggedTokens(ids=last, rows=slots, starts=starts, counts=ones, keep=ones)
-        return self.executor.forward(tokens).argmax(-1)
+        tokens = RaggedTokens(
+            ids=self._embeddable(last), rows=slots, starts=starts, counts=ones, keep=ones
+        )
+        return self.executor.forward(tokens)
 
     def _feed(self, rows: Sequence[Row], counts: Sequence[int], keep: int) -> Tensor:
         starts = [self.executor.lengths[row.slot] for row in rows]
@@ -79,13 +153,15 @@ class ModelDrafter:
             for row, start, count in zip(rows, starts, counts, strict=True)
             for token in row.tokens[start : start + count]
         ]
-        ids = torch.tensor(flat, dtype=torch.int64, device=self.executor.device)
-        # an id that only the target embeds spoils the draft's guess, not the row
-        ids.clamp_(max=self.executor.vocab_size - 1)
+        ids = self._embeddable(torch.tensor(flat, dtype=torch.int64, device=self.executor.device))
         slots, keeps = [row.slot for row in rows], [keep] * len(rows)
         return self.executor.forward(
             RaggedTokens(ids=ids, rows=slots, starts=starts, counts=counts, keep=keeps)
         )
+
+    def _embeddable(self, ids: Tensor) -> Tensor:
+        """A token that only the target has is read as another one; at worst a draft is rejected."""
+        return ids.clamp(max=self.executor.vocab_size - 1)
 
     def _lag(self, row: Row) -> int:
         return len(row.tokens) - self.executor.lengths[row.slot]

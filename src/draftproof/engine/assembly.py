@@ -14,12 +14,13 @@ from draftproof.drafters.none import NoDrafter
 from draftproof.engine.engine import Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Limits, Memory, Method
+from draftproof.engine.schedule import CONSTANT, Schedule
 from draftproof.engine.stopping import Decode
 from draftproof.executors.base import Executor
 from draftproof.executors.memory import free_bytes, kv_bytes
 from draftproof.hf import BoundModel
 from draftproof.numerics.shapes import Shapes
-from draftproof.verifiers.greedy import GreedyVerifier
+from draftproof.verifiers.sampling import SamplingVerifier
 
 log = logging.getLogger("draftproof")
 
@@ -38,6 +39,7 @@ class Blueprint:
 
     draft:        a second model, n-gram settings, a ready drafter, or None for plain decoding
     max_requests: how many requests there will be, so that no pool is larger; None: not known
+    schedule, confidence_threshold: how far rows draft, see `Schedule` and `ModelDrafter`
     """
 
     target: BoundModel
@@ -48,6 +50,8 @@ class Blueprint:
     max_model_len: int
     num_speculative_tokens: int
     max_num_batched_tokens: int
+    schedule: Schedule = CONSTANT
+    confidence_threshold: float = 0.0
     decode: Decode | None = None
     observers: Sequence[Observer] = ()
     debug: bool = False
@@ -86,6 +90,7 @@ class Blueprint:
         return Limits(
             num_speculative_tokens=self.num_speculative_tokens,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            schedule=self.schedule,
         )
 
 
@@ -104,7 +109,7 @@ def assemble(plan: Blueprint) -> Engine:
     return Engine(
         target=_executor(plan.target, plan, plan.max_model_len, plan.target_shapes),
         drafter=_drafter(plan),
-        verifier=plan.method.verifier(GreedyVerifier()),
+        verifier=plan.method.verifier(SamplingVerifier()),
         scheduler=plan.method.scheduler(plan.limits, plan.max_num_seqs),
         batch=Batch(plan.pool),
         decode=plan.decode,
@@ -138,5 +143,10 @@ def _drafter(plan: Blueprint) -> Drafter:
         )
     if isinstance(draft, BoundModel):
         executor = _executor(draft, plan, plan.draft_capacity, plan.draft_shapes)
-        return ModelDrafter(executor=executor, max_num_batched_tokens=plan.max_num_batched_tokens)
+        return ModelDrafter(
+            executor=executor,
+            max_num_batched_tokens=plan.max_num_batched_tokens,
+            vocab_size=plan.target.vocab_size,
+            confidence_threshold=plan.confidence_threshold,
+        )
     return draft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from draftproof.batch import Batch, Request, Row
 from draftproof.drafters.base import Drafter
 from draftproof.engine.events import Observer, RoundEvent, RowRound
+from draftproof.engine.outputs import Evidence, evidence_of, record, split_prompts
 from draftproof.engine.scheduler import Plan, Scheduler
 from draftproof.engine.stopping import Cut, Decode, cut
 from draftproof.errors import InvariantError
@@ -80,16 +81,21 @@ class Engine:
         plan = self.scheduler.select(self.batch, self.target, self.drafter)
         drafts = self.drafter.propose(plan.rows, plan.wanted)
         tokens = plan.tokens(drafts, self.target.device, self.target.vocab_size)
-        logits = self.target.forward(tokens)
-        judged = _only(drafts, plan.judged)
+        logits = split_prompts(plan, tokens, drafts, self.target.forward(tokens))
+        judged = drafts.select(plan.judged)
         verdict = self.verifier.judge(logits, [plan.rows[i] for i in plan.judged], judged)
-        return self._commit(plan, _to_host(plan, verdict, judged))
+        evidence = evidence_of(plan, judged, logits, verdict.scores)
+        return self._commit(plan, _to_host(plan, verdict, judged), evidence)
 
-    def _commit(self, plan: Plan, outcomes: dict[int, Outcome]) -> list[Commit]:
+    def _commit(
+        self, plan: Plan, outcomes: dict[int, Outcome], evidence: Mapping[int, Evidence]
+    ) -> list[Commit]:
         commits, events = [], []
         for index, row in enumerate(plan.rows):
             outcome, kv_len = outcomes.get(index, NOTHING), row.kv_len
             kept = self._apply(row, plan.fed[index], outcome)
+            if index in evidence:
+                record(row, kept, *evidence[index])
             commits.append(Commit(row, kept))
             if self.observers:
                 events.append(_describe(row, kv_len, plan.fed[index], outcome, kept))
@@ -145,13 +151,6 @@ class Engine:
             if executor is not None:
                 executor.check()
                 executor.poison()
-
-
-def _only(drafts: Drafts, indices: Sequence[int]) -> Drafts:
-    """The drafts of the rows that are judged in this round."""
-    if len(indices) == len(drafts.counts):
-        return drafts
-    return Drafts(ids=drafts.ids[list(indices)], counts=[drafts.counts[i] for i in indices])
 
 
 def _to_host(plan: Plan, verdict: Verdict, drafts: Drafts) -> dict[int, Outcome]:

@@ -7,7 +7,7 @@ what is compared is the method.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from draftproof.engine.grouping import (
@@ -18,6 +18,7 @@ from draftproof.engine.grouping import (
     PhasedScheduler,
     Policy,
 )
+from draftproof.engine.schedule import CONSTANT, Schedule
 from draftproof.engine.scheduler import Scheduler
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.executors.base import Executor
@@ -55,11 +56,12 @@ class Limits:
 
     num_speculative_tokens: int
     max_num_batched_tokens: int
+    schedule: Schedule = CONSTANT
 
     @property
     def arguments(self) -> dict[str, Any]:
         """By name."""
-        return asdict(self)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,7 @@ class Method:
 
     name: ClassVar[str] = "rows"
     anchored: ClassVar[bool] = True  # a token's slot never changes: what exact numerics need
+    discards: ClassVar[bool] = False  # throws away tokens that were already chosen
 
     def pool(self, max_num_seqs: int) -> int:
         """Rows that the caches hold when `max_num_seqs` of them run at a time."""
@@ -112,6 +115,7 @@ class Rollback(EqSpec):
     """Every row goes back to the shortest acceptance of the batch: correct and slow."""
 
     name = "rollback"
+    discards = True
 
     def verifier(self, inner: Verifier) -> Verifier:
         return ShortestVerifier(inner=inner)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from draftproof.batch import Batch, Request, Row
 from draftproof.drafters.base import Drafter
+from draftproof.engine.schedule import CONSTANT, Schedule
 from draftproof.executors.base import Executor
 from draftproof.types import Drafts, RaggedTokens, SpecStats
 
@@ -39,6 +40,14 @@ class Plan:
         """Indices of the rows that get tokens in this round."""
         return [index for index, scored in enumerate(self.scored) if scored]
 
+    @property
+    def reads_prompt(self) -> list[bool]:
+        """Whether the row reads a part of its prompt and wants log-probabilities of it."""
+        return [
+            row.request.settings.prompt_logprobs is not None and row.generated == 0
+            for row in self.rows
+        ]
+
     def tokens(self, drafts: Drafts, device: torch.device, vocab_size: int) -> RaggedTokens:
         """Known and draft tokens end to end; drafts never leave the device.
 
@@ -55,9 +64,8 @@ class Plan:
         if holes:
             ids[holes] = _embeddable(drafts.ids[drafts.ids >= 0].to(device), vocab_size)
         counts = [fed + count for fed, count in zip(self.fed, drafts.counts, strict=True)]
-        keep = [
-            (count + 1) * scored for count, scored in zip(drafts.counts, self.scored, strict=True)
-        ]
+        wishes = zip(self.fed, drafts.counts, self.scored, self.reads_prompt, strict=True)
+        keep = [fed if whole else (count + 1) * scored for fed, count, scored, whole in wishes]
         slots, starts = [row.slot for row in self.rows], [row.kv_len for row in self.rows]
         return RaggedTokens(ids=ids, rows=slots, starts=starts, counts=counts, keep=keep)
 
@@ -73,10 +81,12 @@ class Scheduler:
 
     num_speculative_tokens: K, the most a row drafts; cut per row by its budget and the contexts
     max_num_batched_tokens: tokens fed to the target per round
+    schedule:               how K follows the row's own acceptance
     """
 
     num_speculative_tokens: int
     max_num_batched_tokens: int
+    schedule: Schedule = CONSTANT
     waiting: deque[Request] = field(default_factory=deque)
 
     def admit(self, batch: Batch) -> None:
@@ -118,7 +128,7 @@ class Scheduler:
         if not row.decoding:
             return 0
         limits = [
-            self.num_speculative_tokens,
+            self.schedule.wanted(row.stats, self.num_speculative_tokens),
             row.budget - 1,  # the last token of the budget is the correction or bonus
             target.capacity - len(row.tokens),
         ]

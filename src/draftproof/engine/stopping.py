@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from draftproof.batch import Row
 from draftproof.types import FinishReason
 
@@ -32,6 +34,8 @@ def cut(row: Row, offered: Sequence[int], decode: Decode | None, room: int) -> C
             return Cut(count, FinishReason.EOS)
         if enough and _stops(row, offered[:count], decode):
             return Cut(count, FinishReason.STOP)
+        if _ends(row, offered[:count]):
+            return Cut(count, FinishReason.STOP)
     if len(offered) >= limit:
         return Cut(limit, FinishReason.LENGTH)
     return Cut(len(offered), None)
@@ -52,3 +56,12 @@ def _stops(row: Row, new: Sequence[int], decode: Decode | None) -> bool:
     before, after = decode(tail[:-1]).rstrip("\ufffd"), decode(tail)
     ends = [after.rfind(stop) + len(stop) for stop in stops if stop in after]
     return any(end > len(before) for end in ends)
+
+
+def _ends(row: Row, new: Sequence[int]) -> bool:
+    """Whether one of the row's own stopping criteria says so, told prompt and new tokens."""
+    criteria = row.request.settings.stopping_criteria
+    if not criteria:
+        return False
+    ids = torch.tensor([[*row.tokens, *new]])
+    return any(bool(criterion(ids, None)) for criterion in criteria)

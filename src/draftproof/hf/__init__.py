@@ -12,10 +12,10 @@ from draftproof.hf.kernels import Layout
 from draftproof.hf.loading import (
     decoder_only_output,
     default_eos,
+    further_criteria,
     generate_arguments,
     load_model,
     load_tokenizer,
-    plain_criteria,
 )
 
 __all__ = [
@@ -25,9 +25,9 @@ __all__ = [
     "SlotCache",
     "decoder_only_output",
     "default_eos",
+    "further_criteria",
     "generate_arguments",
     "load_model",
     "load_tokenizer",
-    "plain_criteria",
     "same_numerics",
 ]

@@ -50,10 +50,10 @@ def generate_arguments(names: Sequence[str]) -> dict[str, Any]:
     return dict.fromkeys(names)
 
 
-def plain_criteria(criteria: Any) -> list[str]:
-    """Names of the stopping criteria that are more than length and eos."""
+def further_criteria(criteria: Any) -> list[Any]:
+    """The stopping criteria that are more than length and eos."""
     known = (MaxLengthCriteria, EosTokenCriteria)
-    return [type(item).__name__ for item in criteria or () if not isinstance(item, known)]
+    return [item for item in criteria or () if not isinstance(item, known)]
 
 
 def decoder_only_output(**fields: Any) -> Any:

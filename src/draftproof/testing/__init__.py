@@ -8,6 +8,7 @@ from draftproof.testing.models import (
     VOCAB_SIZE,
     WINDOW,
     Architecture,
+    noisy_copy,
     randomise,
     tiny_model,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "assert_cache_is_fresh",
     "assert_same_tokens",
     "cut_at",
+    "noisy_copy",
     "prepared",
     "random_prompts",
     "randomise",

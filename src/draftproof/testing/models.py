@@ -8,6 +8,7 @@ and on what the others are.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -201,6 +202,17 @@ def randomise(model: nn.Module, seed: int) -> None:
             sharper = 1.0 if "q_norm" in name or "k_norm" in name else 0.0
             parameter.add_(noise * 0.1 + sharper)
     model.requires_grad_(False)
+
+
+@torch.no_grad()
+def noisy_copy(model: Any, *, amount: float = 0.15, seed: int = 0) -> Any:
+    """A draft that agrees with `model` often, but not always: a copy with noise on every weight."""
+    generator = torch.Generator().manual_seed(seed)
+    draft = copy.deepcopy(model)
+    for parameter in draft.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.add_(noise * parameter.std(correction=0) * amount)
+    return draft
 
 
 def _scale(name: str, shape: torch.Size) -> float:

@@ -2,5 +2,6 @@
 
 from draftproof.verifiers.base import Verifier
 from draftproof.verifiers.greedy import GreedyVerifier
+from draftproof.verifiers.sampling import SamplingVerifier
 
-__all__ = ["GreedyVerifier", "Verifier"]
+__all__ = ["GreedyVerifier", "SamplingVerifier", "Verifier"]

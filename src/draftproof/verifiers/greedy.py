@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from draftproof.batch import Row
+from draftproof.processing import Positions, forbid_early_eos
 from draftproof.types import Drafts, Verdict
 
 
@@ -28,27 +29,13 @@ def pad_rows(flat: Tensor, counts: Sequence[int], width: int, fill: int) -> Tens
     )
 
 
-def mask_early_eos(logits: Tensor, rows: Sequence[Row], counts: Sequence[int]) -> Tensor:
-    """Forbid eos where a row has not yet emitted `min_new_tokens`; logits are left untouched.
-
-    The token after fed position j would be the row's `generated + j + 1`-th, so eos is forbidden
-    while generated + j < min_new_tokens.
-    """
-    flat: list[int] = []
-    banned: list[int] = []
-    start = 0
-    for row, count in zip(rows, counts, strict=True):
-        settings = row.request.settings
-        early = min(count, max(0, settings.min_new_tokens - row.generated))
-        for token in settings.eos_token_id:
-            flat += range(start, start + early)
-            banned += [token] * early
-        start += count
-    if not flat:
-        return logits
-    logits = logits.clone()
-    logits[flat, banned] = -torch.inf
-    return logits
+def longest_match(chosen: Tensor, drafts: Drafts, scores: Tensor | None = None) -> Verdict:
+    """Accept each row's longest draft prefix that equals the chosen tokens, [sum(K + 1)] int64."""
+    width = drafts.ids.shape[1]
+    tokens = pad_rows(chosen, [count + 1 for count in drafts.counts], width + 1, fill=-2)
+    match = drafts.ids.to(tokens.device) == tokens[:, :width]  # [R, K_max]; -1 equals no token
+    accepted = match.to(torch.int64).cumprod(1).sum(1)  # [R]
+    return Verdict(accepted=accepted, tokens=tokens, scores=scores)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +51,7 @@ class GreedyVerifier:
     """
 
     def judge(self, logits: Tensor, rows: Sequence[Row], drafts: Drafts) -> Verdict:
-        counts = [count + 1 for count in drafts.counts]
-        chosen = mask_early_eos(logits, rows, counts).argmax(-1)  # [sum(K + 1)]
-        width = drafts.ids.shape[1]
-        tokens = pad_rows(chosen, counts, width + 1, fill=-2)  # [R, K_max + 1]
-        match = drafts.ids.to(tokens.device) == tokens[:, :width]  # -1 never equals a token
-        accepted = match.to(torch.int64).cumprod(1).sum(1)  # [R]
-        return Verdict(accepted=accepted, tokens=tokens)
+        if any(row.request.settings.min_new_tokens > row.generated for row in rows):
+            positions = Positions.of_block(rows, drafts.ids, drafts.counts)
+            logits = forbid_early_eos(logits, positions)
+        return longest_match(logits.argmax(-1), drafts)

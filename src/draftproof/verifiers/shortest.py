@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -29,4 +29,4 @@ class ShortestVerifier:
         if not rows:
             return verdict
         shortest = verdict.accepted.min().expand_as(verdict.accepted)
-        return Verdict(accepted=shortest, tokens=verdict.tokens)
+        return replace(verdict, accepted=shortest)
