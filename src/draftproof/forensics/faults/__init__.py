@@ -7,9 +7,9 @@ must recognise it as; `selftest` proves that they do.
 
 from __future__ import annotations
 
+from draftproof.baselines import BSP, DSD
 from draftproof.forensics.faults import endings, judging, memory
 from draftproof.forensics.faults.base import Fault, Scene
-from draftproof.forensics.faults.published import published
 from draftproof.forensics.faults.sampling import sampled
 from draftproof.forensics.verdicts import Kind
 
@@ -161,7 +161,18 @@ FAULTS: tuple[Fault, ...] = (
         rig=memory.laid_out(memory.WindowForgotten),
     ),
     *sampled(),
-    *published(),
+    Fault(
+        name="bsp",
+        kind=Kind.POSITIONS,
+        story="the published BSP: rejected entries become holes that positions count",
+        method=BSP(),
+    ),
+    Fault(
+        name="dsd",
+        kind=Kind.CORRECTION,
+        story="the published DSD: the rejected draft token is emitted, the bonus dropped",
+        method=DSD(),
+    ),
 )
 
 
