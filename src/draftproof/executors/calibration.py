@@ -20,7 +20,13 @@ from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.hf.depth import few_layers
 from draftproof.hf.operations import products
-from draftproof.numerics.probes import MULTIPLES, attention_shapes, probe_rows, row_multiple
+from draftproof.numerics.probes import (
+    MULTIPLES,
+    attention_shapes,
+    probe_rows,
+    row_multiple,
+    whole_vectors,
+)
 from draftproof.numerics.shapes import Shapes
 from draftproof.numerics.store import Verdict, keep, key_of, recall
 from draftproof.types import RaggedTokens
@@ -72,17 +78,21 @@ def _probe(model: BoundModel, longest: int) -> Verdict:
         failing = ", ".join(case.key for case in model.attention_cases)
         return Verdict(shapes=None, failing=failing, linears=linears)
     least = max((n for n in linears.values() if n is not None), default=1)
-    return _confirm(model, attention, least, linears)
+    return _confirm(
+        model, attention, max(least, whole_vectors(_widths(model), model.dtype)), linears
+    )
+
+
+def _widths(model: BoundModel) -> set[int]:
+    """Sizes of what goes into and comes out of the layers; not the logits."""
+    found = products(model.model).values()
+    return {size for p in found for size in (p.in_features, p.out_features)} - {model.vocab_size}
 
 
 def _confirm(
     model: BoundModel, attention: Shapes, least: int, linears: dict[str, int | None]
 ) -> Verdict:
-    """The verdict of the whole model, with the smallest row multiple from `least` that holds.
-
-    Element by element functions are vectorised, and what does not fill a vector at the end of a
-    call may be computed by other code: a larger multiple of rows leaves no such rest.
-    """
+    """The verdict of the whole model, with the smallest row multiple from `least` that holds."""
     culprit = None
     for tokens in (n for n in MULTIPLES if n >= least):
         shapes = replace(attention, tokens=tokens)

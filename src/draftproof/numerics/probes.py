@@ -6,7 +6,8 @@ holds, or None. What they found on one machine, and why: docs/numerics.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
 from draftproof.numerics.shapes import Shapes, round_up
 
-MULTIPLES = (1, 2, 4, 8, 16)
+MULTIPLES = (1, 2, 4, 8, 16, 32)
 MIN_ROWS, MAX_ROWS = 320, 1024  # 320: the logits of 32 rows that score up to nine tokens each
 WORK = 4e9  # multiply-adds of the longest call of one probe, beyond MIN_ROWS
 BLOCK = 5  # queries of a row that scores four drafts
@@ -56,6 +57,17 @@ def _same_rows(run: Callable[[Tensor], Tensor], rows: Tensor, whole: Tensor, cou
     """Rows from the middle of the whole call, so that their place in the call differs as well."""
     start = (len(rows) - count) // 2
     return torch.equal(run(rows[start : start + count]), whole[start : start + count])
+
+
+def whole_vectors(widths: Iterable[int], dtype: torch.dtype) -> int:
+    """Smallest multiple of rows of these widths that fills whole pairs of vectors.
+
+    Functions of single elements run two vectors at a time, and what is left over at the end of a
+    call is computed by other code, whose exponential may differ in the last bit.
+    """
+    vector = 64 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 32  # bytes
+    pair = 2 * vector // dtype.itemsize
+    return max((pair // math.gcd(pair, width) for width in widths), default=1)
 
 
 def probe_rows(in_features: int, out_features: int, dtype: torch.dtype) -> Tensor:
