@@ -6,6 +6,7 @@ Environment variables are set before torch is first imported, hence at the top o
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 # The models of the tests are tiny: threads inside one operation cost more than they give.
@@ -14,6 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # No test downloads anything; a mistake here must fail at once and not after a time-out.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Verdicts of the calibration are reached anew by every test run, and not left with the user.
+os.environ.setdefault("DRAFTPROOF_CACHE", tempfile.mkdtemp(prefix="draftproof-tests-"))
 
 import hypothesis
 import pytest

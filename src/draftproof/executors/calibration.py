@@ -8,6 +8,8 @@ there is traced to the first module whose output differs.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -16,13 +18,27 @@ from torch import Tensor, nn
 from draftproof.errors import NumericsError
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
+from draftproof.hf.depth import few_layers
 from draftproof.hf.operations import products
-from draftproof.numerics.probes import attention_shapes, probe_rows, row_multiple
+from draftproof.numerics.probes import (
+    MULTIPLES,
+    attention_shapes,
+    probe_rows,
+    row_multiple,
+    whole_vectors,
+)
 from draftproof.numerics.shapes import Shapes
 from draftproof.numerics.store import Verdict, keep, key_of, recall
 from draftproof.types import RaggedTokens
 
 LONGEST = 2000  # lengths beyond are not probed: the kernels repeat their blocks
+LONG_ROW = 530  # tokens; reaches into a second block of keys
+
+KEPT = 64  # tokens of a forward whose logits are compared as well
+
+Step = list[tuple[int, int]]  # the rows of one forward, and how many tokens each feeds
+Call = tuple[str, int]  # a module's name, and which of its calls in one forward
+LOGITS: Call = ("logits", 0)
 
 
 def calibrate(model: BoundModel, *, fresh: bool = False) -> Verdict:
@@ -61,12 +77,29 @@ def _probe(model: BoundModel, longest: int) -> Verdict:
     if attention is None:
         failing = ", ".join(case.key for case in model.attention_cases)
         return Verdict(shapes=None, failing=failing, linears=linears)
-    tokens = max((n for n in linears.values() if n is not None), default=1)
-    shapes = replace(attention, tokens=tokens)
-    culprit = first_dependent_module(model, shapes)
-    if culprit is not None:
-        return Verdict(shapes=None, failing=culprit, linears=linears)
-    return Verdict(shapes=shapes, linears=linears)
+    least = max((n for n in linears.values() if n is not None), default=1)
+    return _confirm(
+        model, attention, max(least, whole_vectors(_widths(model), model.dtype)), linears
+    )
+
+
+def _widths(model: BoundModel) -> set[int]:
+    """Sizes of what goes into and comes out of the layers; not the logits."""
+    found = products(model.model).values()
+    return {size for p in found for size in (p.in_features, p.out_features)} - {model.vocab_size}
+
+
+def _confirm(
+    model: BoundModel, attention: Shapes, least: int, linears: dict[str, int | None]
+) -> Verdict:
+    """The verdict of the whole model, with the smallest row multiple from `least` that holds."""
+    culprit = None
+    for tokens in (n for n in MULTIPLES if n >= least):
+        shapes = replace(attention, tokens=tokens)
+        culprit = first_dependent_module(model, shapes)
+        if culprit is None:
+            return Verdict(shapes=shapes, linears=linears)
+    return Verdict(shapes=None, failing=culprit, linears=linears)
 
 
 def require(verdict: Verdict) -> Shapes:
@@ -82,26 +115,58 @@ def require(verdict: Verdict) -> Shapes:
 def first_dependent_module(model: BoundModel, shapes: Shapes) -> str | None:
     """Name of the first module whose output depends on how a row is fed; None: there is none.
 
-    One row of 24 tokens is fed whole, in pieces, and beside a longer neighbour.
+    A short row is fed whole, in pieces and beside a longer neighbour; a long one whole and in
+    pieces, so that calls are large enough to be split among threads. Two layers of each kind run.
     """
-    count = min(24, model.max_positions or 24)
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(0, model.vocab_size, (2, 3 * count), generator=generator).to(model.device)
-    whole = _record(model, shapes, ids, [[(0, count)]])
-    pieces = [[(0, count // 2)], [(0, 1)], [(0, count - count // 2 - 1)]]
-    beside = [[(0, count), (1, count + 13)]]
-    for steps in (pieces, beside):
-        other = _record(model, shapes, ids, steps)
-        for name, output in whole.items():
-            if name in other and not torch.equal(output, other[name]):
-                return f"{name} ({type(model.model.get_submodule(name)).__name__})"
+    most = min(LONG_ROW, model.max_positions or LONG_ROW)
+    short, beside = min(24, most), min(37, most)
+    with few_layers(model.model):
+        return _first_difference(
+            model,
+            shapes,
+            [[(0, short)]],
+            _pieces(short, (short // 2, 1)),
+            [[(0, short), (1, beside)]],
+        ) or _first_difference(
+            model, shapes, [[(0, most)]], _pieces(most, (most // 2 + 41, 5, 1, most // 3))
+        )
+
+
+def _first_difference(
+    model: BoundModel, shapes: Shapes, whole: Sequence[Step], *others: Sequence[Step]
+) -> str | None:
+    """Name and type of the first module to which it matters in which steps row 0 is fed."""
+    expected = _record(model, shapes, whole)
+    for steps in others:
+        found = _record(model, shapes, steps)
+        for call, output in expected.items():
+            if call in found and not torch.equal(output, found[call]):
+                return _describe(model, call)
     return None
 
 
-def _record(
-    model: BoundModel, shapes: Shapes, ids: Tensor, steps: list[list[tuple[int, int]]]
-) -> dict[str, Tensor]:
-    """Every module's outputs for the tokens of row 0, put together over the steps, by name."""
+def _describe(model: BoundModel, call: Call) -> str:
+    if call == LOGITS:
+        return "what becomes of the logits after the last module"
+    return f"{call[0]} ({type(model.model.get_submodule(call[0])).__name__})"
+
+
+def _pieces(total: int, counts: Sequence[int]) -> list[Step]:
+    """Row 0 in pieces of these sizes, as far as they fit, and the rest."""
+    steps: list[Step] = []
+    for count in counts:
+        if 0 < count < total:
+            steps.append([(0, count)])
+            total -= count
+    return [*steps, [(0, total)]]
+
+
+def _record(model: BoundModel, shapes: Shapes, steps: Sequence[Step]) -> dict[Call, Tensor]:
+    """Every module's outputs for the tokens of row 0, put together over the steps."""
+    most = min(LONG_ROW, model.max_positions or LONG_ROW)
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, model.vocab_size, (2, most), generator=generator).to(model.device)
+    with_logits = all(sum(count for _, count in step) <= KEPT for step in steps)
     executor = RowsExecutor(model=model, rows=2, capacity=ids.shape[1], shapes=shapes)
     recorder = _Recorder()
     with recorder.on(model.model):
@@ -109,13 +174,15 @@ def _record(
             rows, counts = [row for row, _ in step], [count for _, count in step]
             starts = [executor.lengths[row] for row in rows]
             flat = [ids[r, s : s + n] for r, s, n in zip(rows, starts, counts, strict=True)]
-            recorder.take = counts[0]
-            executor.forward(
+            keep = counts if with_logits else [0] * len(rows)
+            recorder.begin(counts[0])
+            logits = executor.forward(
                 RaggedTokens(
-                    ids=torch.cat(flat), rows=rows, starts=starts, counts=counts, keep=counts
+                    ids=torch.cat(flat), rows=rows, starts=starts, counts=counts, keep=keep
                 )
             )
-    return {name: torch.cat(parts) for name, parts in recorder.parts.items()}
+            recorder.parts.setdefault(LOGITS, []).append(logits[: keep[0]])
+    return {call: torch.cat(parts) for call, parts in recorder.parts.items()}
 
 
 class _Recorder:
@@ -123,8 +190,14 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.take = 0
-        self.parts: dict[str, list[Tensor]] = {}
+        self.parts: dict[Call, list[Tensor]] = {}
+        self._calls: Counter[str] = Counter()
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+
+    def begin(self, take: int) -> None:
+        """A forward whose first `take` tokens belong to the row."""
+        self.take = take
+        self._calls.clear()
 
     def on(self, model: nn.Module) -> _Recorder:
         for name, module in model.named_modules():
@@ -135,7 +208,9 @@ class _Recorder:
         def hook(module: nn.Module, inputs: object, output: object) -> None:
             first = output[0] if isinstance(output, tuple) and output else output
             if isinstance(first, Tensor) and first.dim() == 3 and first.shape[0] == 1:
-                self.parts.setdefault(name, []).append(first[0, : self.take].clone())
+                call = name, self._calls[name]
+                self._calls[name] += 1
+                self.parts.setdefault(call, []).append(first[0, : self.take].clone())
 
         return hook
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from draftproof.numerics.linear import lacks_kernel
 from draftproof.numerics.shapes import Shapes, round_up
 
 
@@ -97,6 +98,10 @@ def _explicit(
     length: int,
 ) -> Tensor:
     """The same in single operations, for what the fused kernel cannot do; softmax in float32."""
+    dtype = query.dtype
+    if lacks_kernel(dtype, query.device):
+        query, keys, values = query.float(), keys.float(), values.float()
+        mask = None if mask is None else mask.float()
     scores = torch.matmul(query, keys.transpose(2, 3)) * shape.scaling
     if shape.softcap is not None:
         scores = torch.tanh(scores / shape.softcap) * shape.softcap
@@ -109,7 +114,7 @@ def _explicit(
         sinks = _fill_queries(sinks, scores.shape[2])
         scores = torch.cat([scores, sinks], dim=-1)
     weights = functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    return torch.matmul(weights[..., : keys.shape[2]], values)
+    return torch.matmul(weights[..., : keys.shape[2]], values).to(dtype)
 
 
 def attend_standard(

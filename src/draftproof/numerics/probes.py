@@ -6,9 +6,9 @@ holds, or None. What they found on one machine, and why: docs/numerics.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,14 +16,15 @@ from torch import Tensor
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
 from draftproof.numerics.shapes import Shapes, round_up
 
-MULTIPLES = (1, 2, 4, 8, 16)
-MAX_ROWS = 1024
-WORK = 4e9  # multiply-adds of the longest call of one probe
+MULTIPLES = (1, 2, 4, 8, 16, 32)
+MIN_ROWS, MAX_ROWS = 320, 1024  # 320: the logits of 32 rows that score up to nine tokens each
+WORK = 4e9  # multiply-adds of the longest call of one probe, beyond MIN_ROWS
 BLOCK = 5  # queries of a row that scores four drafts
 OTHER_BLOCKS = (1, 2, 3, 4, 7, 11, 24, 200)  # queries of other calls
-VALUES = 40_000  # 16-bit results compared per call
+WIDE_BLOCK = 800  # a long chunk of a prompt, which the kernel cuts into larger pieces
+VALUES = 8_000  # 16-bit results compared per call
 QUERIES = (1, 4, 8)
-VIEWS = ((16, 512), (64, 512), (512, 512))  # the kernel walks over keys in blocks of 512
+VIEW, LONG_VIEW = 16, 512  # a vector; the block in which the kernel walks over the keys
 # both sides of the kernels' block edges, and a chat's usual lengths
 LENGTHS = (1, 15, 16, 17, 60, 128, 500, 511, 512, 513, 700, 1100, 2000)
 
@@ -42,8 +43,13 @@ def row_multiple(run: Callable[[Tensor], Tensor], rows: Tensor) -> int | None:
 
 
 def _counts(multiple: int, most: int) -> Iterator[int]:
-    """Row counts that occur: a few rows, a batch of blocks, a chunk of a prompt."""
-    wanted = (1, 2, 3, 5, 6, 7, 9, 10, 12, 20, 40, 45, 64, 100, 288, 512)
+    """Row counts that occur: a few rows, a batch of blocks, a chunk of a prompt.
+
+    The larger ones are left out for weights so large that `most` is small: with as many rows
+    again as the whole call, the probe would take too long.
+    """
+    few, many = (1, 2, 3, 5, 6, 7, 9, 10, 12, 20, 40), (45, 64, 100, 288, 512)
+    wanted = few + tuple(count for count in many if count < most / 4 or most == MAX_ROWS)
     yield from sorted({n for w in wanted if (n := round_up(w, multiple)) <= most})
 
 
@@ -53,10 +59,21 @@ def _same_rows(run: Callable[[Tensor], Tensor], rows: Tensor, whole: Tensor, cou
     return torch.equal(run(rows[start : start + count]), whole[start : start + count])
 
 
+def whole_vectors(widths: Iterable[int], dtype: torch.dtype) -> int:
+    """Smallest multiple of rows of these widths that fills whole pairs of vectors.
+
+    Functions of single elements run two vectors at a time, and what is left over at the end of a
+    call is computed by other code, whose exponential may differ in the last bit.
+    """
+    vector = 64 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 32  # bytes
+    pair = 2 * vector // dtype.itemsize
+    return max((pair // math.gcd(pair, width) for width in widths), default=1)
+
+
 def probe_rows(in_features: int, out_features: int, dtype: torch.dtype) -> Tensor:
     """Random rows for a layer of this size, as many as keep the probe short."""
     most = int(WORK / (in_features * out_features))
-    count = max(64, min(MAX_ROWS, most))
+    count = max(MIN_ROWS, min(MAX_ROWS, most))
     generator = torch.Generator().manual_seed(0)
     return torch.randn(count, in_features, generator=generator).to(dtype)
 
@@ -91,16 +108,33 @@ class AttentionCase:
 def attention_shapes(cases: Sequence[AttentionCase], longest: int) -> Shapes | None:
     """Cheapest rounding of queries and key view under which every query's result stands alone.
 
+    A 16-bit result hides most differences of one float32 step, and a window hides most keys. So
+    the same attention in float32 without a window says what is needed at least, and then the
+    attention itself is asked whether that is enough.
+
     longest: tokens per row that will occur; lengths beyond it are not probed
     """
     lengths = [n for n in LENGTHS if n <= longest] or [1]
-    inputs = [_Inputs.make(case, max(lengths)) for case in cases]
-    for queries, (view, long_view) in product(QUERIES, VIEWS):
-        shapes = Shapes(view=view, long_view=long_view, queries=queries, lone_row=False)
+    plain = {twin.key: twin for twin in map(_open_twin, cases)}
+    twins = [_Inputs.make(case, max(lengths)) for case in plain.values()]
+    own = [_Inputs.make(case, max(lengths)) for case in cases if case.key not in plain]
+    for queries in QUERIES:
+        barred = {view for one in twins for view in one.barred(queries)}
+        shapes = Shapes(
+            view=VIEW,
+            long_view=LONG_VIEW,
+            barred=tuple(sorted(barred)),
+            queries=queries,
+            lone_row=False,
+        )
         # the longest first: most shapes fail there
-        if all(one.stands_alone(shapes, n) for n in reversed(lengths) for one in inputs):
+        if all(one.stands_alone(shapes, n) for one in twins + own for n in reversed(lengths)):
             return shapes
     return None
+
+
+def _open_twin(case: AttentionCase) -> AttentionCase:
+    return replace(case, dtype=torch.float32, shape=replace(case.shape, window=None))
 
 
 @dataclass(slots=True)
@@ -115,55 +149,82 @@ class _Inputs:
     @classmethod
     def make(cls, case: AttentionCase, longest: int) -> _Inputs:
         generator = torch.Generator().manual_seed(0)
-        # a 16-bit result hides most differences of one float32 step, so many values are compared
         wanted = VALUES if case.dtype.itemsize < 4 else 1
         rows = max(2, wanted // (case.heads * case.value_dim * BLOCK))
 
         def random(heads: int, length: int, dim: int) -> Tensor:
             return torch.randn(rows, heads, length, dim, generator=generator).to(case.dtype)
 
-        slots = round_up(longest, 512) + 1024
+        slots = round_up(longest, LONG_VIEW) + 2 * LONG_VIEW
         return cls(
             case,
-            random(case.heads, min(longest, max(OTHER_BLOCKS)), case.key_dim),
+            random(case.heads, min(longest, WIDE_BLOCK), case.key_dim),
             random(case.kv_heads, slots, case.key_dim),
             random(case.kv_heads, slots, case.value_dim),
         )
 
     def run(
-        self, shapes: Shapes, start: int, count: int, *, rows: int | None = None, more: int = 0
+        self, queries: int, start: int, count: int, view: int, *, rows: int | None = None
     ) -> Tensor:
         """Queries at positions start .. start + count - 1 of the first rows, [R, heads, count, D].
 
-        rows: how many rows, None for all; more: blocks by which the view is longer than needed
+        queries: their number is rounded up to a multiple of this; rows: how many, None for all
         """
-        view = shapes.view_of(start + count)
-        for _ in range(more):
-            view = shapes.view_of(view + 1)
         at = (start + torch.arange(count)) % self.query.shape[2]
         query = self.query[:rows, :, at]
         positions = torch.arange(start, start + count)[None].expand(len(query), -1)
         group = self.case.heads // self.case.kv_heads
         window = self.case.shape.window
-        mask = additive_mask(positions, view, window, group, self.case.dtype, shapes.queries)
+        mask = additive_mask(positions, view, window, group, self.case.dtype, queries)
         keys, values = self.keys[:rows, :, :view], self.values[:rows, :, :view]
         return attend(self.case.shape, query, keys, values, mask)
+
+    def barred(self, queries: int) -> list[int]:
+        """Short views over which a result is another one than over the long view.
+
+        Matrix products cut long sums into pieces, and where they cut depends on the length.
+        """
+        return [
+            view
+            for view in range(VIEW, LONG_VIEW, VIEW)
+            if any(self._changes(queries, view, count) for count in (1, BLOCK, 24))
+        ]
+
+    def _changes(self, queries: int, view: int, count: int) -> bool:
+        count = min(count, view)
+        short, long = (self.run(queries, view - count, count, v) for v in (view, LONG_VIEW))
+        return not torch.equal(short, long)
 
     def stands_alone(self, shapes: Shapes, length: int) -> bool:
         """The last queries of rows of `length`: in other calls, alone, over a longer view."""
         count = min(BLOCK, length)
-        block = self.run(shapes, length - count, count)  # [R, heads, count, D]
+        view = shapes.view_of(length)
+        block = self.run(shapes.queries, length - count, count, view)  # [R, heads, count, D]
+        longer = {shapes.view_of(view + 1), shapes.view_of(view + LONG_VIEW), self.keys.shape[2]}
         return (
-            all(torch.equal(self.run(shapes, length - count, count, more=n), block) for n in (1, 2))
-            and torch.equal(self.run(shapes, length - count, count, rows=1), block[:1])
-            and all(self._agrees(shapes, length, other, block) for other in OTHER_BLOCKS)
+            all(
+                torch.equal(self.run(shapes.queries, length - count, count, more), block)
+                for more in longer
+            )
+            and torch.equal(
+                self.run(shapes.queries, length - count, count, view, rows=1), block[:1]
+            )
+            and all(self._agrees(shapes, length, other, block) for other in self._others(length))
         )
+
+    def _others(self, length: int) -> tuple[int, ...]:
+        """The wide block once, at the longest length: it is dear."""
+        wide = (
+            length > WIDE_BLOCK
+            and round_up(length, LONG_VIEW) + 2 * LONG_VIEW == self.keys.shape[2]
+        )
+        return (*OTHER_BLOCKS, WIDE_BLOCK) if wide else OTHER_BLOCKS
 
     def _agrees(self, shapes: Shapes, length: int, count: int, block: Tensor) -> bool:
         """The queries that a call with the last `count` positions shares with `block`."""
         count = min(count, length)
         # wide calls are dear and fill many values by themselves
-        rows = None if count <= 2 * BLOCK else 2
+        rows = None if count <= 2 * BLOCK else 2 if count < WIDE_BLOCK else 1
         shared = min(count, block.shape[2])
-        out = self.run(shapes, length - count, count, rows=rows)
+        out = self.run(shapes.queries, length - count, count, shapes.view_of(length), rows=rows)
         return torch.equal(out[:, :, -shared:], block[:rows, :, -shared:])

@@ -14,7 +14,7 @@ import torch
 
 from draftproof.numerics.shapes import Shapes
 
-FORMAT = 2  # changes whenever the probes do
+FORMAT = 4  # changes whenever the probes do
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +36,10 @@ class Verdict:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Verdict:
         shapes = data["shapes"]
+        if shapes is not None:
+            shapes = Shapes(**shapes | {"barred": tuple(shapes["barred"])})
         return cls(
-            shapes=None if shapes is None else Shapes(**shapes),
+            shapes=shapes,
             failing=data["failing"],
             linears=data["linears"],
         )

@@ -1,0 +1,98 @@
+"""Each rounding of the exact tier switched off: wherever the calibration asked for it, it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from draftproof.executors.calibration import first_dependent_module
+from draftproof.executors.rows import RowsExecutor
+from draftproof.hf import BoundModel
+from draftproof.numerics.shapes import NEVER, Shapes
+from draftproof.testing import random_prompts
+from draftproof.types import RaggedTokens
+
+from .exact import prefill, shapes_of, subject, without
+
+HEADS_OF_64 = "llama, heads of 64, tied"
+
+
+STEPS = 12
+
+
+def step_by_step(name: str, tokens: list[int], shapes: Shapes, start: int) -> torch.Tensor:
+    """Logits [STEPS, V]: the first `start` tokens at once, then one at a time."""
+    bound = BoundModel(subject(name, torch.float32))
+    executor = RowsExecutor(model=bound, rows=1, capacity=len(tokens), shapes=shapes)
+    begins = [0, *range(start, start + STEPS)]
+    ends = [start, *range(start + 1, start + STEPS + 1)]
+    logits = [
+        executor.forward(
+            RaggedTokens(
+                ids=torch.tensor(tokens[a:b]), rows=[0], starts=[a], counts=[b - a], keep=[1]
+            )
+        )
+        for a, b in zip(begins, ends, strict=True)
+    ]
+    return torch.cat(logits[1:])
+
+
+def differs(name: str, shapes: Shapes, length: int, start: int) -> bool:
+    """Whether steps of one token give other logits than one forward over all `length` tokens."""
+    (tokens,) = random_prompts((length,), seed=9)
+    whole = prefill(name, torch.float32, tokens, shapes)[start : start + STEPS]
+    return not torch.equal(step_by_step(name, tokens, shapes, start), whole)
+
+
+def needs(name: str, field: str, trivial: Any) -> Shapes:
+    """The calibrated shapes; skips where this machine needs no rounding of that kind."""
+    shapes = shapes_of(name, torch.float32)
+    if getattr(shapes, field) == trivial:
+        pytest.skip(f"on this machine {field} need not be rounded")
+    return shapes
+
+
+def test_nothing_differs_with_every_rounding_on() -> None:
+    shapes = shapes_of(HEADS_OF_64, torch.float32)
+    assert not any(differs(HEADS_OF_64, shapes, n, n // 2) for n in (24, 300, 600, 1424, 2000))
+
+
+def test_row_counts() -> None:
+    shapes = needs(HEADS_OF_64, "tokens", 1)
+    assert differs(HEADS_OF_64, without(shapes, tokens=1), 24, 12)
+
+
+def test_query_counts() -> None:
+    shapes = needs(HEADS_OF_64, "queries", 1)
+    assert differs(HEADS_OF_64, without(shapes, queries=1), 24, 12)
+
+
+def test_views() -> None:
+    shapes = needs(HEADS_OF_64, "view", 1)
+    assert differs(HEADS_OF_64, without(shapes, view=1, barred=()), 24, 12)
+
+
+def test_barred_views() -> None:
+    shapes = needs(HEADS_OF_64, "barred", ())
+    # the whole row reads its keys over a view beyond the barred ones, the steps over barred ones
+    assert differs(HEADS_OF_64, without(shapes, barred=()), max(shapes.barred) + 60, 200)
+
+
+def test_views_of_long_rows() -> None:
+    shapes = needs(HEADS_OF_64, "long_view", NEVER)
+    # the kernel's third block of keys: 400 of them for the whole row, about 256 for the steps
+    assert differs(HEADS_OF_64, without(shapes, long_view=NEVER), 1424, 1274)
+
+
+@pytest.mark.parametrize("name", ["mixtral, experts", "qwen3_moe, experts"])
+def test_rows_of_experts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = needs(name, "tokens", 1)
+    (tokens,) = random_prompts((24,), seed=9)
+    assert not differs(name, shapes, 24, 12)
+    monkeypatch.setattr("draftproof.hf.kernels.fill_rows", lambda rows, multiple: rows)
+    assert differs(name, shapes, 24, 12)
+    culprit = first_dependent_module(BoundModel(subject(name, torch.float32)), shapes)
+    assert culprit is not None
+    assert "expert" in culprit.lower() or "mlp" in culprit
