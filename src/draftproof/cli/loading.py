@@ -24,15 +24,21 @@ def open_pair(options: ModelOptions) -> Pair:
     name, a file or a device is wrong.
     """
     _refuse_missing_folders(options.models)
-    if options.is_local:  # bars are for downloads; weights on disk load in a moment
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
+        if options.is_local:  # bars are for downloads; weights on disk load in a moment
+            _hide_progress_bars()
         return _load(options)
     except (DraftproofError, *BUGS):
         raise
     except Exception as error:
         names = " and ".join(options.models)
         raise InputError(f"cannot load {names} on {options.device}: {error}") from error
+
+
+def _hide_progress_bars() -> None:
+    from draftproof.hf import hide_progress_bars
+
+    hide_progress_bars()
 
 
 def _refuse_missing_folders(names: list[str]) -> None:

@@ -14,6 +14,7 @@ from draftproof.hf.loading import (
     default_eos,
     further_criteria,
     generate_arguments,
+    hide_progress_bars,
     load_model,
     load_tokenizer,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "default_eos",
     "further_criteria",
     "generate_arguments",
+    "hide_progress_bars",
     "load_model",
     "load_tokenizer",
     "same_numerics",

@@ -13,6 +13,7 @@ from transformers.generation import (
     GenerateDecoderOnlyOutput,
     MaxLengthCriteria,
 )
+from transformers.utils import logging
 
 from draftproof.hf.capability import text_config
 
@@ -23,6 +24,11 @@ def load_model(name: str, *, dtype: str, device: str, model_kwargs: dict[str, An
     model = AutoModelForCausalLM.from_pretrained(name, **options)
     # a device map or a quantiser has already placed the weights
     return (model if "device_map" in options else model.to(device)).eval()
+
+
+def hide_progress_bars() -> None:
+    """No bars while weights load, whatever the environment says."""
+    logging.disable_progress_bar()
 
 
 def load_tokenizer(name: str, **kwargs: Any) -> Any:
