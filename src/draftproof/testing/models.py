@@ -168,8 +168,20 @@ ARCHITECTURES = _table(
             "first_k_dense_replace": 1,
         },
     ),
-    Architecture(model_type="gptj", since=(5, 24), rename=GPT2_NAMES, options={"rotary_dim": 4}),
-    Architecture(model_type="codegen", since=(5, 24), rename=GPT2_NAMES, options={"rotary_dim": 4}),
+    Architecture(
+        model_type="gptj",
+        since=(5, 24),
+        rename=GPT2_NAMES,
+        options={"rotary_dim": 4},
+        stock="eager",
+    ),
+    Architecture(
+        model_type="codegen",
+        since=(5, 24),
+        rename=GPT2_NAMES,
+        options={"rotary_dim": 4},
+        stock="eager",
+    ),
 )
 
 
