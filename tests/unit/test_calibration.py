@@ -20,14 +20,16 @@ from draftproof.hf import BoundModel
 from draftproof.hf.depth import few_layers
 from draftproof.numerics import store
 from draftproof.numerics.attention import AttentionShape
+from draftproof.numerics.linear import in_pieces
 from draftproof.numerics.probes import (
+    SIZES,
     AttentionCase,
     attention_shapes,
-    probe_rows,
-    row_multiple,
+    cancelling,
+    row_rule,
     whole_vectors,
 )
-from draftproof.numerics.shapes import Shapes
+from draftproof.numerics.shapes import Rows, Shapes
 from draftproof.testing import tiny_model
 
 
@@ -50,23 +52,63 @@ def test_views_skip_what_is_barred() -> None:
 # -- rows -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("multiple", [1, 2, 8, 32])
-def test_the_smallest_multiple_is_found(multiple: int) -> None:
+def rows_for_probes(dtype: torch.dtype = torch.float32) -> Tensor:
+    return cancelling(8, 8, dtype)[0]
+
+
+@pytest.mark.parametrize("least", [1, 2, 8, 16])
+def test_sizes_that_agree_are_found(least: int) -> None:
     def layer(rows: Tensor) -> Tensor:
-        return rows * 2 if len(rows) % multiple == 0 else rows * 2 + 1
+        return rows * 2 if len(rows) >= least else rows * 2 + len(rows)
 
-    assert row_multiple(layer, probe_rows(8, 8, torch.float32)) == multiple
+    rule = row_rule(layer, rows_for_probes())
+    assert rule is not None
+    assert rule.sizes == tuple(size for size in SIZES if size >= least)
 
 
-def test_no_multiple_helps_a_layer_that_mixes_rows() -> None:
-    assert row_multiple(lambda rows: rows - rows.mean(0), torch.randn(64, 8)) is None
+def test_the_cheapest_of_several_sets_is_taken() -> None:
+    few = row_rule(lambda rows: rows * 2 + (len(rows) > 256), rows_for_probes())
+    many = row_rule(lambda rows: rows * 2 + (len(rows) > 2), rows_for_probes())
+    assert few is not None
+    assert many is not None
+    assert (few.sizes[0], few.most) == (1, 256)  # two pieces now and then
+    assert (many.sizes[0], many.most) == (3, 512)  # rather than two rows at a time
+
+
+def test_no_sizes_help_a_layer_that_mixes_rows() -> None:
+    assert row_rule(lambda rows: rows - rows.mean(0), torch.randn(65, 8)) is None
 
 
 def test_the_place_of_a_row_in_the_call_matters_too() -> None:
-    assert (
-        row_multiple(lambda rows: rows + torch.arange(len(rows))[:, None], torch.ones(64, 8))
-        is None
-    )
+    assert row_rule(lambda rows: rows + torch.arange(len(rows))[:, None], torch.ones(65, 8)) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 8, 9, 17, 100])
+def test_a_layer_is_called_with_the_sizes_allowed_only(count: int) -> None:
+    calls: list[int] = []
+
+    def layer(rows: Tensor) -> Tensor:
+        calls.append(len(rows))
+        return rows * 2
+
+    rows = torch.randn(count, 3)
+    assert torch.equal(in_pieces(layer, rows, Rows((4, 8))), rows * 2)
+    assert set(calls) <= {0 if count == 0 else 4, 8}
+    assert len(calls) == max(1, -(-count // 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cancelling_sums_show_the_order_of_additions(dtype: torch.dtype) -> None:
+    """What the probes are made of: another order changes most elements, in 16 bits too."""
+    rows, weight = (part.float() for part in cancelling(64, 48, dtype))
+    products = rows[:40, None] * weight[None]  # [M, out, in]
+    forth = torch.zeros(40, 48)
+    back = torch.zeros(40, 48)
+    for column in range(64):
+        forth += products[..., column]
+        back += products[..., 63 - column]
+    assert (forth.to(dtype) != back.to(dtype)).float().mean() > 0.5
+    assert forth.abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("width", [45, 46, 24, 1, 576])
@@ -150,14 +192,14 @@ def test_two_layers_of_each_kind_run(name: str, types: Any, runs: list[int]) -> 
 # -- what becomes of a verdict --------------------------------------------------------------------
 
 
-def no_multiple(*args: Any) -> None:
+def no_rule(*args: Any) -> None:
     """A machine on which no linear holds."""
 
 
 def test_exact_is_refused_where_nothing_holds(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "row_multiple", no_multiple)
+    monkeypatch.setattr(calibration, "row_rule", no_rule)
     with pytest.raises(
-        NumericsError, match=r"linear torch.float32 32 x 32 \(model.layers.0.self_at"
+        NumericsError, match=r"packed torch.float32 32 x 32 \(model.layers.0.self_at"
     ):
         Pair(tiny_model(), numerics="exact")
 
@@ -165,11 +207,11 @@ def test_exact_is_refused_where_nothing_holds(cache: Path, monkeypatch: pytest.M
 def test_auto_runs_fast_where_nothing_holds_and_says_why(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "row_multiple", no_multiple)
+    monkeypatch.setattr(calibration, "row_rule", no_rule)
     pair = Pair(tiny_model(), numerics="auto")
     (result,) = pair.generate([[1, 2, 3]], max_new_tokens=2)
     assert result.numerics == pair.describe()["numerics"] == "fast"
-    assert "linear torch.float32 32 x 32" in pair.describe()["numerics_reason"]
+    assert "packed torch.float32 32 x 32" in pair.describe()["numerics_reason"]
 
 
 def test_attention_that_holds_nowhere_is_named(
@@ -210,7 +252,7 @@ def test_a_damaged_verdict_is_reached_again(
     (file,) = cache.iterdir()
     file.write_text(content)
     assert (calibrate(bound), len(calls)) == (first, 2)
-    assert json.loads(file.read_text())["shapes"]["tokens"] == first.shapes.tokens
+    assert json.loads(file.read_text())["shapes"]["view"] == first.shapes.view
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(

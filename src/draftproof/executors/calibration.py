@@ -19,15 +19,15 @@ from draftproof.errors import NumericsError
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.hf.depth import few_layers
-from draftproof.hf.operations import products
+from draftproof.hf.operations import Product, products
 from draftproof.numerics.probes import (
     MULTIPLES,
     attention_shapes,
-    probe_rows,
-    row_multiple,
+    cancelling,
+    row_rule,
     whole_vectors,
 )
-from draftproof.numerics.shapes import Shapes
+from draftproof.numerics.shapes import ANY, Rows, Shapes
 from draftproof.numerics.store import Verdict, keep, key_of, recall
 from draftproof.types import RaggedTokens
 
@@ -67,20 +67,25 @@ def calibrate(model: BoundModel, *, fresh: bool = False) -> Verdict:
 
 @torch.inference_mode()
 def _probe(model: BoundModel, longest: int) -> Verdict:
-    linears: dict[str, int | None] = {}
-    for key, product in products(model.model).items():
-        rows = probe_rows(product.in_features, product.out_features, model.dtype)
-        linears[key] = row_multiple(product.run, rows.to(model.device))
-        if linears[key] is None:
-            return Verdict(shapes=None, failing=f"{key} ({product.name})", linears=linears)
+    rules: dict[str, Rows] = {}
+    for kind, product in products(model.model).items():
+        rule = _rule_of(product, model.device)
+        if rule is None:
+            return Verdict(shapes=None, failing=f"{kind} ({product.name})")
+        if rule != ANY:
+            rules[kind] = rule
     attention = attention_shapes(model.attention_cases, longest)
     if attention is None:
-        failing = ", ".join(case.key for case in model.attention_cases)
-        return Verdict(shapes=None, failing=failing, linears=linears)
-    least = max((n for n in linears.values() if n is not None), default=1)
-    return _confirm(
-        model, attention, max(least, whole_vectors(_widths(model), model.dtype)), linears
-    )
+        return Verdict(shapes=None, failing=", ".join(case.key for case in model.attention_cases))
+    least = whole_vectors(_widths(model), model.dtype)
+    return _confirm(model, replace(attention, products=rules), least)
+
+
+def _rule_of(product: Product, device: torch.device) -> Rows | None:
+    """The rule of one kind of product, with a weight that shows differences best."""
+    rows, weight = cancelling(product.in_features, product.out_features, product.dtype)
+    run = product.layer if product.run is None else product.run(weight.to(device))
+    return row_rule(run, rows.to(device))
 
 
 def _widths(model: BoundModel) -> set[int]:
@@ -89,17 +94,15 @@ def _widths(model: BoundModel) -> set[int]:
     return {size for p in found for size in (p.in_features, p.out_features)} - {model.vocab_size}
 
 
-def _confirm(
-    model: BoundModel, attention: Shapes, least: int, linears: dict[str, int | None]
-) -> Verdict:
-    """The verdict of the whole model, with the smallest row multiple from `least` that holds."""
+def _confirm(model: BoundModel, found: Shapes, least: int) -> Verdict:
+    """The verdict of the whole model, with the smallest multiple from `least` that holds."""
     culprit = None
     for tokens in (n for n in MULTIPLES if n >= least):
-        shapes = replace(attention, tokens=tokens)
+        shapes = replace(found, tokens=tokens)
         culprit = first_dependent_module(model, shapes)
         if culprit is None:
-            return Verdict(shapes=shapes, linears=linears)
-    return Verdict(shapes=None, failing=culprit, linears=linears)
+            return Verdict(shapes=shapes)
+    return Verdict(shapes=None, failing=culprit)
 
 
 def require(verdict: Verdict) -> Shapes:

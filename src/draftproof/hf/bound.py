@@ -15,6 +15,7 @@ from draftproof.errors import UnsupportedModelError
 from draftproof.hf.caches import Probe, ProbeCache
 from draftproof.hf.capability import refuse_unsupported, text_config
 from draftproof.hf.kernels import Binding, Switch
+from draftproof.hf.operations import restore_own_products, round_own_products
 from draftproof.numerics.linear import RoundedRows, calibrate_linears, restore_linears
 from draftproof.numerics.shapes import Shapes
 
@@ -37,6 +38,7 @@ class BoundModel:
         self._binding = _bind(model)
         self._switch = Switch(model)
         self.rewrite = calibrate_linears(model, self._binding)
+        round_own_products(model, self._binding)
         parameters = inspect.signature(model.forward).parameters
         # the keyword moved in 5.24; the old one still works there, with a deprecation warning
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
@@ -46,8 +48,9 @@ class BoundModel:
         self.attention_cases = list(probe.cases.values())
 
     def release(self) -> None:
-        """Give the model its ordinary linears back and drop their float32 copies."""
+        """Give the model its ordinary linears back and drop their packed copies."""
         restore_linears(self.model)
+        restore_own_products(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -131,7 +134,7 @@ def same_numerics(bound: BoundModel, shapes: Shapes) -> Iterator[None]:
     """
     bound._binding.shapes = shapes
     try:
-        with bound._switch, RoundedRows(shapes.tokens):
+        with bound._switch, RoundedRows(shapes):
             yield
     finally:
         bound._binding.shapes = None

@@ -14,8 +14,8 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from draftproof.errors import UnsupportedModelError
 from draftproof.numerics.attention import AttentionShape, attend_standard
-from draftproof.numerics.linear import fill_rows
-from draftproof.numerics.shapes import Shapes
+from draftproof.numerics.linear import fill_rows, in_pieces, kind_of
+from draftproof.numerics.shapes import Shapes, round_up
 
 NAME = "draftproof"
 PLAIN = Shapes(view=1)
@@ -47,21 +47,9 @@ class Binding:
     shapes: Shapes | None = None
 
     @property
-    def active(self) -> bool:
-        """Whether calibrated kernels are wanted right now."""
-        return self.layout is not None or self.shapes is not None
-
-    @property
-    def row_multiple(self) -> int:
-        """Rows a linear is called with are multiples of this."""
-        shapes = self.shapes if self.layout is None else self.layout.shapes
-        return 1 if shapes is None else shapes.tokens
-
-    @property
-    def lone_row(self) -> bool:
-        """Whether a linear called with a single row may take a kernel of its own."""
-        shapes = self.shapes if self.layout is None else self.layout.shapes
-        return shapes is None or shapes.lone_row
+    def current(self) -> Shapes | None:
+        """Rules of the forward that runs; None: it is neither of the two."""
+        return self.shapes if self.layout is None else self.layout.shapes
 
 
 def attention_forward(
@@ -107,26 +95,29 @@ def experts_forward(
     ascending order, whatever other tokens they serve. Registered with transformers' experts
     interface (5.0 and later; before that experts are ordinary linears).
     """
-    multiple = module.draftproof.row_multiple
+    shapes = module.draftproof.current or PLAIN
     out = torch.zeros_like(hidden)
     for expert in top_k_index.unique().tolist():
         token, place = torch.where(top_k_index == expert)
-        rows = _expert(module, expert, fill_rows(hidden[token], multiple))[: len(token)]
+        filled = fill_rows(hidden[token], round_up(len(token), shapes.tokens))
+        rows = _expert(module, expert, filled, shapes)[: len(token)]
         out.index_add_(0, token, (rows * top_k_weights[token, place, None]).to(out.dtype))
     return out
 
 
-def _expert(module: Any, expert: int, rows: Tensor) -> Tensor:
+def _expert(module: Any, expert: int, rows: Tensor, shapes: Shapes) -> Tensor:
     name = "gate_up_proj" if module.has_gate else "up_proj"
-    up = _project(module, name, expert, rows)
+    up = _project(module, name, expert, rows, shapes)
     inner = module._apply_gate(up) if module.has_gate else module.act_fn(up)
-    return _project(module, "down_proj", expert, inner)
+    return _project(module, "down_proj", expert, inner, shapes)
 
 
-def _project(module: Any, name: str, expert: int, rows: Tensor) -> Tensor:
+def _project(module: Any, name: str, expert: int, rows: Tensor, shapes: Shapes) -> Tensor:
     weight = getattr(module, name)[expert]
+    weight = weight.T if module.is_transposed else weight
     bias = getattr(module, f"{name}_bias")[expert] if module.has_bias else None
-    return functional.linear(rows, weight.T if module.is_transposed else weight, bias)
+    rule = shapes.rows_of(kind_of(weight, bias=bias is not None))
+    return in_pieces(lambda part: functional.linear(part, weight, bias), rows, rule)
 
 
 with contextlib.suppress(ImportError):  # before 5.0 there is no such interface

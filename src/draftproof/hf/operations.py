@@ -4,70 +4,123 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from draftproof.numerics.linear import CalibratedLinear
+from draftproof.numerics.linear import CalibratedLinear, RoundedRows, Switch, kind_of
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One matrix product: `run` takes [M, in_features] and treats every row alike."""
+    """One matrix product, which treats every row alike.
+
+    kind:  products of one kind behave alike
+    run:   the product [M, in] -> [M, out] with another weight [out, in] of the same kind in its
+           place; None where a layer can only be run as it is
+    """
 
     name: str  # of the module it was found in
-    key: str  # products with the same key behave alike
+    kind: str
     in_features: int
     out_features: int
-    run: Callable[[Tensor], Tensor]
+    dtype: torch.dtype
+    run: Callable[[Tensor], Callable[[Tensor], Tensor]] | None
+    layer: Callable[[Tensor], Tensor]
 
 
 def products(model: nn.Module) -> dict[str, Product]:
-    """One representative of each distinct product of a model, by key."""
+    """One representative of each kind of product of a model."""
     found: dict[str, Product] = {}
     for name, module in model.named_modules():
         for product in _products_of(name, module):
-            found.setdefault(product.key, product)
+            found.setdefault(product.kind, product)
     return found
 
 
 def _products_of(name: str, module: nn.Module) -> Iterator[Product]:
     if isinstance(module, CalibratedLinear):
-        wide = module.wide is not None
-        run = module.multiply_wide if wide else module.multiply
-        kind = "wide" if wide else "linear"
-        yield _product(name, kind, module.weight, run, module.bias is not None)
+        out_features, in_features = module.weight.shape
+        dtype = torch.float32 if module.wide else module.weight.dtype
+        run = module.with_weight
+        yield Product(name, module.kind, in_features, out_features, dtype, run, module.multiply)
     elif isinstance(module, Conv1D):
-        yield _product(name, "conv1d", module.weight.T, module.forward, True)
+        yield _product(name, module.weight.T, module.bias)
     elif isinstance(module, nn.Linear):  # a quantiser's: called as it is
-        shape = (module.out_features, module.in_features)
-        key = f"{type(module).__name__} {module.weight.dtype} {shape[0]} x {shape[1]}"
-        yield Product(name, key, shape[1], shape[0], module.forward)
-    elif not isinstance(module, nn.Embedding):
-        yield from _raw_products(name, module)
+        kind = kind_of(module.weight, type(module).__name__)
+        sizes = module.in_features, module.out_features
+        yield Product(name, kind, *sizes, model_dtype(module), None, module.forward)
+    else:
+        for parameter, weight, bias in _raw_weights(module):
+            yield _product(f"{name}.{parameter}", weight, bias)
 
 
-def _raw_products(name: str, module: nn.Module) -> Iterator[Product]:
-    """Weights that a module multiplies with by itself: routers [out, in], experts [E, out, in]."""
-    for parameter, weight in module.named_parameters(recurse=False):
-        if weight.dim() not in (2, 3):
-            continue
-        matrix = weight if weight.dim() == 2 else weight[0]
-        if getattr(module, "is_transposed", False):
-            matrix = matrix.T
-        run = _multiply_with(matrix)
-        yield _product(f"{name}.{parameter}", "linear", matrix, run, False)
+def model_dtype(module: nn.Module) -> torch.dtype:
+    """The floating point type that a quantised layer works in."""
+    floating = (p.dtype for p in module.parameters() if p.dtype.is_floating_point)
+    return next(floating, torch.get_default_dtype())
 
 
-def _multiply_with(matrix: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda rows: functional.linear(rows, matrix)
+def _raw_weights(module: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+    """Weights [out, in] that a module multiplies with by itself: routers, and experts' first."""
+    if isinstance(module, nn.Embedding):
+        return
+    for name, weight in module.named_parameters(recurse=False):
+        if weight.dim() in (2, 3) and not name.endswith("bias"):
+            matrix = weight if weight.dim() == 2 else weight[0]
+            bias = getattr(module, f"{name}_bias", None)
+            if isinstance(bias, Tensor) and bias.dim() == 2:
+                bias = bias[0]
+            flipped = getattr(module, "is_transposed", False)
+            yield name, matrix.T if flipped else matrix, bias
 
 
-def _product(
-    name: str, kind: str, weight: Tensor, run: Callable[[Tensor], Tensor], bias: bool
-) -> Product:
-    out_features, in_features = weight.shape
-    layout = "" if weight.is_contiguous() else " transposed"
-    key = f"{kind} {weight.dtype} {out_features} x {in_features}{layout}{' + bias' * bias}"
-    return Product(name, key, in_features, out_features, run)
+def _product(name: str, weight: Tensor, bias: Tensor | None) -> Product:
+    def with_weight(other: Tensor) -> Callable[[Tensor], Tensor]:
+        if weight.is_contiguous():
+            return lambda rows: functional.linear(rows, other, bias)
+        flipped = other.T.contiguous()  # [in, out], as such layers keep it
+        if bias is None:
+            return lambda rows: functional.linear(rows, flipped.T)
+        return lambda rows: torch.addmm(bias, rows, flipped)
+
+    kind = kind_of(weight, bias=bias is not None)
+    sizes = weight.shape[1], weight.shape[0]
+    return Product(name, kind, *sizes, weight.dtype, with_weight, with_weight(weight))
+
+
+class RoundedForward:
+    """The forward of a module that multiplies by itself, under the rules of the forward that runs.
+
+    Put in the place of `module.forward`; `inner` is what was there.
+    """
+
+    def __init__(self, inner: Callable[..., Any], switch: Switch) -> None:
+        self.inner, self.switch = inner, switch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        shapes = self.switch.current
+        if shapes is None or not shapes.products:
+            return self.inner(*args, **kwargs)
+        with RoundedRows(shapes):
+            return self.inner(*args, **kwargs)
+
+
+def round_own_products(model: nn.Module, switch: Switch) -> None:
+    """Let routers, Conv1D layers and their like follow the rules; calling it again is harmless."""
+    for module in model.modules():
+        # experts behind transformers' interface run this package's own function
+        ours = isinstance(module, nn.Linear) or hasattr(module, "is_transposed")
+        raw = isinstance(module, Conv1D) or (not ours and any(True for _ in _raw_weights(module)))
+        if raw and not isinstance(module.forward, RoundedForward):
+            module.forward = RoundedForward(module.forward, switch)
+
+
+def restore_own_products(model: nn.Module) -> None:
+    """Undo `round_own_products`."""
+    for module in model.modules():
+        if isinstance(vars(module).get("forward"), RoundedForward):
+            del module.forward

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from draftproof.numerics.linear import lacks_kernel
 from draftproof.numerics.shapes import Shapes, round_up
+
+KEY_BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,18 @@ def _explicit(
     mask: Tensor | None,
     length: int,
 ) -> Tensor:
-    """The same in single operations, for what the fused kernel cannot do; softmax in float32."""
+    """The same in single operations, for what the fused kernel cannot do; softmax in float32.
+
+    Keys are taken in blocks of KEY_BLOCK, so that no product's size grows with the view: how a
+    product of another size cuts its sums is another one. On CPUs all is float32, whose products
+    mind fewer sizes than those of 16 bits.
+    """
     dtype = query.dtype
-    if lacks_kernel(dtype, query.device):
+    if query.device.type == "cpu":
         query, keys, values = query.float(), keys.float(), values.float()
         mask = None if mask is None else mask.float()
-    scores = torch.matmul(query, keys.transpose(2, 3)) * shape.scaling
+    blocks = keys.transpose(2, 3).split(KEY_BLOCK, dim=3)
+    scores = torch.cat([torch.matmul(query, block) for block in blocks], dim=3) * shape.scaling
     if shape.softcap is not None:
         scores = torch.tanh(scores / shape.softcap) * shape.softcap
     if mask is not None:
@@ -114,7 +121,11 @@ def _explicit(
         sinks = _fill_queries(sinks, scores.shape[2])
         scores = torch.cat([scores, sinks], dim=-1)
     weights = functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    return torch.matmul(weights[..., : keys.shape[2]], values).to(dtype)
+    out = torch.zeros_like(query[..., :1]).expand(-1, -1, -1, values.shape[-1])
+    for first in range(0, keys.shape[2], KEY_BLOCK):
+        block = values[:, :, first : first + KEY_BLOCK]
+        out = out + torch.matmul(weights[..., first : first + block.shape[2]], block)
+    return out.to(dtype)
 
 
 def attend_standard(

@@ -7,56 +7,111 @@ holds, or None. What they found on one machine, and why: docs/numerics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
-from draftproof.numerics.shapes import Shapes, round_up
+from draftproof.numerics.shapes import Rows, Shapes, round_up
 
-MULTIPLES = (1, 2, 4, 8, 16, 32)
-MIN_ROWS, MAX_ROWS = 320, 1024  # 320: the logits of 32 rows that score up to nine tokens each
-WORK = 4e9  # multiply-adds of the longest call of one probe, beyond MIN_ROWS
+MULTIPLES = (1, 2, 4, 8, 16, 32)  # of the flat token count
+# Row counts that a matrix product may be restricted to; between two of them little is filled in.
+SIZES = (
+    *(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64),
+    *(80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
+)
+SURE_SIZES = 21  # tried for every weight, however large: up to 64
+WORK = 6e10  # multiply-adds of a probe, beyond SURE_SIZES: about a second on a plain core
+# What reading a weight costs, in rows of products: with AMX, 100 rows take little more than one.
+READING, READING_AMX = 16, 128
+USUAL = (1, 5, 20, 40, 160, 512)  # rows of a round: one to many sequences, chunks of prompts
 BLOCK = 5  # queries of a row that scores four drafts
 OTHER_BLOCKS = (1, 2, 3, 4, 7, 11, 24, 200)  # queries of other calls
 WIDE_BLOCK = 800  # a long chunk of a prompt, which the kernel cuts into larger pieces
 VALUES = 3_000  # 16-bit results compared per call
-QUERIES = (1, 4, 8)
+QUERIES = (1, 4, 8, 16)
 VIEW, LONG_VIEW = 16, 512  # a vector; the block in which the kernel walks over the keys
 # both sides of the edges of vectors and key blocks, and a few between
 LENGTHS = (1, 16, 17, 60, 300, 511, 512, 513, 1100, 2000)
 
 
-def row_multiple(run: Callable[[Tensor], Tensor], rows: Tensor) -> int | None:
-    """Smallest multiple of rows under which a layer treats each row alike.
+def row_rule(run: Callable[[Tensor], Tensor], rows: Tensor) -> Rows | None:
+    """The cheapest set of row counts under which a layer treats each row alike; None: no such set.
 
     run:   the layer, [M, in] -> [M, out], row m depending on row m only
-    rows:  [M_max, in], M_max at most MAX_ROWS
+    rows:  [M_max, in]; sizes up to M_max are tried
+
+    Every size that the rule allows is run, and gives the same bits as every other one. A layer
+    that also minds where in the call a row stands has no rule.
     """
-    whole = run(rows)
-    for multiple in MULTIPLES:
-        if all(_same_rows(run, rows, whole, count) for count in _counts(multiple, len(rows))):
-            return multiple
-    return None
+    alike: list[list[_Call]] = []  # calls whose rows agree
+    for size in (size for size in SIZES if size < len(rows)):
+        call = _Call(run, rows, (len(rows) - size) // 2, size)
+        if not call.agrees(_Call(run, rows, call.start + 1, size)):
+            continue
+        group = next((group for group in alike if call.agrees(group[-1])), None)
+        if group is None:
+            alike.append([call])
+        else:
+            group.append(call)
+    rules = [Rows(tuple(call.size for call in group)) for group in alike]
+    wide = rows.dtype.itemsize == 2 and torch.cpu._is_amx_tile_supported()
+    reading = READING_AMX if wide and rows.device.type == "cpu" else READING
+    return min(
+        (rule for rule in rules if rule.most > 1),
+        key=lambda rule: _cost(rule, reading),
+        default=None,
+    )
 
 
-def _counts(multiple: int, most: int) -> Iterator[int]:
-    """Row counts that occur: a few rows, a batch of blocks, a chunk of a prompt.
+class _Call:
+    """`size` consecutive rows of many, from `start` on, and what a layer made of them."""
 
-    The larger ones are left out for weights so large that `most` is small: with as many rows
-    again as the whole call, the probe would take too long.
+    def __init__(self, run: Callable[[Tensor], Tensor], rows: Tensor, start: int, size: int):
+        self.start, self.size = start, size
+        self.out = run(rows[start : start + size])
+
+    def agrees(self, other: _Call) -> bool:
+        """Whether the rows that both contain, if any, came out the same."""
+        low = max(self.start, other.start)
+        high = min(self.start + self.size, other.start + other.size)
+        mine, theirs = (c.out[low - c.start : high - c.start] for c in (self, other))
+        return torch.equal(mine, theirs)
+
+
+def _cost(rule: Rows, reading: int) -> float:
+    """What rounds of the usual sizes cost under a rule, relative to what they need, multiplied."""
+    return math.prod(_rows_run(rule, count, reading) / (reading + count) for count in USUAL)
+
+
+def _rows_run(rule: Rows, count: int, reading: int) -> int:
+    piece = rule.piece(count)
+    return -(-count // piece) * (reading + rule.filled(piece))
+
+
+def cancelling(in_features: int, out_features: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rows [M, in] and a weight [out, in] whose products are zero but for rounding.
+
+    Every term of a sum has its opposite somewhere else in the sum, so what is left is the
+    rounding of the partial sums: it changes with the order of the additions in nearly every
+    element, and a 16-bit result shows it, which for ordinary numbers it would round away.
     """
-    few, many = (1, 2, 3, 5, 6, 7, 9, 10, 12, 20, 40), (45, 64, 100, 288, 512)
-    wanted = few + tuple(count for count in many if count < most / 4 or most == MAX_ROWS)
-    yield from sorted({n for w in wanted if (n := round_up(w, multiple)) <= most})
-
-
-def _same_rows(run: Callable[[Tensor], Tensor], rows: Tensor, whole: Tensor, count: int) -> bool:
-    """Rows from the middle of the whole call, so that their place in the call differs as well."""
-    start = (len(rows) - count) // 2
-    return torch.equal(run(rows[start : start + count]), whole[start : start + count])
+    generator = torch.Generator().manual_seed(0)
+    affordable = WORK / (in_features * out_features)
+    run = [2 * sum(SIZES[: n + 1]) for n in range(len(SIZES))]  # every size is run twice
+    count = next(n for n in reversed(range(len(SIZES))) if run[n] <= affordable or n < SURE_SIZES)
+    count = SIZES[count] + 1
+    order = torch.randperm(in_features, generator=generator)
+    one, other = order[: in_features // 2], order[in_features // 2 :][: in_features // 2]
+    rows = torch.randn(count, in_features, generator=generator).to(dtype)
+    weight = torch.randn(min(out_features, 512), in_features, generator=generator).to(dtype)
+    # terms of very different sizes, or 16-bit products would add up without any rounding
+    rows *= torch.exp2(torch.randint(-6, 7, (in_features,), generator=generator)).to(dtype)
+    rows[:, other] = -rows[:, one]
+    weight[:, other] = weight[:, one]
+    return rows, weight.repeat(-(-out_features // len(weight)), 1)[:out_features]
 
 
 def whole_vectors(widths: Iterable[int], dtype: torch.dtype) -> int:
@@ -68,14 +123,6 @@ def whole_vectors(widths: Iterable[int], dtype: torch.dtype) -> int:
     vector = 64 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 32  # bytes
     pair = 2 * vector // dtype.itemsize
     return max((pair // math.gcd(pair, width) for width in widths), default=1)
-
-
-def probe_rows(in_features: int, out_features: int, dtype: torch.dtype) -> Tensor:
-    """Random rows for a layer of this size, as many as keep the probe short."""
-    most = int(WORK / (in_features * out_features))
-    count = max(MIN_ROWS, min(MAX_ROWS, most))
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(count, in_features, generator=generator).to(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +161,9 @@ def attention_shapes(cases: Sequence[AttentionCase], longest: int) -> Shapes | N
 
     longest: tokens per row that will occur; lengths beyond it are not probed
     """
-    lengths = [n for n in LENGTHS if n <= longest] or [1]
-    plain = {twin.key: twin for twin in map(_open_twin, cases)}
-    twins = [_Inputs.make(case, max(lengths)) for case in plain.values()]
-    own = [_Inputs.make(case, max(lengths)) for case in cases if case.key not in plain]
+    inputs = _inputs(cases, longest)
     for queries in QUERIES:
-        barred = {view for one in twins for view in one.barred(queries)}
+        barred = {view for one in inputs if one.telling for view in one.barred(queries)}
         shapes = Shapes(
             view=VIEW,
             long_view=LONG_VIEW,
@@ -127,10 +171,30 @@ def attention_shapes(cases: Sequence[AttentionCase], longest: int) -> Shapes | N
             queries=queries,
             lone_row=False,
         )
-        # the longest first: most shapes fail there
-        if all(one.stands_alone(shapes, n) for one in twins + own for n in reversed(lengths)):
+        if _all_stand_alone(inputs, shapes, longest):
             return shapes
     return None
+
+
+def attention_holds(cases: Sequence[AttentionCase], shapes: Shapes, longest: int) -> bool:
+    """Whether every query's result stands alone under these shapes."""
+    return _all_stand_alone(_inputs(cases, longest), shapes, longest)
+
+
+def _all_stand_alone(inputs: Sequence[_Inputs], shapes: Shapes, longest: int) -> bool:
+    # the longest first: most shapes fail there
+    return all(one.stands_alone(shapes, n) for one in inputs for n in reversed(_lengths(longest)))
+
+
+def _lengths(longest: int) -> list[int]:
+    return [n for n in LENGTHS if n <= longest] or [1]
+
+
+def _inputs(cases: Sequence[AttentionCase], longest: int) -> list[_Inputs]:
+    most = max(_lengths(longest))
+    plain = {twin.key: twin for twin in map(_open_twin, cases)}
+    own = [case for case in cases if case.key not in plain]
+    return [_Inputs.make(case, most) for case in (*plain.values(), *own)]
 
 
 def _open_twin(case: AttentionCase) -> AttentionCase:
@@ -145,6 +209,11 @@ class _Inputs:
     query: Tensor  # [R, heads, L, D]
     keys: Tensor  # [R, kv_heads, slots, D]
     values: Tensor
+
+    @property
+    def telling(self) -> bool:
+        """Whether the results hide nothing."""
+        return self.case == _open_twin(self.case)
 
     @classmethod
     def make(cls, case: AttentionCase, longest: int) -> _Inputs:

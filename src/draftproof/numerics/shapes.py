@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 NEVER = 1 << 40  # longer than any view
 
@@ -12,12 +14,43 @@ def round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """With how many rows a matrix product is called, whatever the number there is.
+
+    sizes:  the row counts allowed, ascending; none: any
+
+    A call with another count is filled up to the next size by repeating the last row, and what is
+    filled in is dropped from the result. More rows than the largest size are cut into pieces.
+    """
+
+    sizes: tuple[int, ...] = ()
+
+    def filled(self, count: int) -> int:
+        """Rows of the call that computes `count`, at most `most`, of them."""
+        return self.sizes[bisect_left(self.sizes, count)] if self.sizes and count else count
+
+    @property
+    def most(self) -> int:
+        """Rows of the largest call."""
+        return self.sizes[-1] if self.sizes else NEVER
+
+    def piece(self, count: int) -> int:
+        """Size of the pieces that `count` rows are cut into: as few and as equal as they can be."""
+        pieces = -(-count // self.most)
+        return -(-count // pieces)
+
+
+ANY = Rows()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shapes:
     """Rounding rules under which kernels are called.
 
-    tokens:     every linear gets a multiple of this many rows; the flat token count N and the
-                number of logits are rounded up with filler rows that are dropped afterwards
+    tokens:     the flat token count N and the number of logits are rounded up to a multiple of
+                this with filler rows that are dropped afterwards (functions of single elements)
+    products:   for the kinds of matrix products that need it, with how many rows they are called
     view:       the key view of attention is a multiple of this
     long_view:  a view longer than this is a multiple of this (the kernel's own key block)
     barred:     multiples of `view` below `long_view` that may not be used: the next one is
@@ -26,11 +59,16 @@ class Shapes:
     """
 
     tokens: int = 1
+    products: Mapping[str, Rows] = field(default_factory=dict, hash=False)
     view: int = 16
     long_view: int = NEVER
     barred: tuple[int, ...] = ()
     queries: int = 1
     lone_row: bool = True
+
+    def rows_of(self, kind: str) -> Rows:
+        """The rule for one kind of matrix product."""
+        return self.products.get(kind, ANY)
 
     def view_of(self, length: int) -> int:
         """Length of the key view that covers `length` cached tokens."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from draftproof.numerics.shapes import Shapes
+from draftproof.numerics.shapes import Rows, Shapes
 
-FORMAT = 4  # changes whenever the probes do
+FORMAT = 5  # changes whenever the probes do
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,12 +23,10 @@ class Verdict:
 
     shapes:   the rounding that makes rows independent, None when there is none
     failing:  the operation for which nothing holds
-    linears:  row multiple per "dtype out x in" of the weights probed
     """
 
     shapes: Shapes | None
     failing: str | None = None
-    linears: dict[str, int | None]
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -37,12 +35,10 @@ class Verdict:
     def from_json(cls, data: dict[str, Any]) -> Verdict:
         shapes = data["shapes"]
         if shapes is not None:
-            shapes = Shapes(**shapes | {"barred": tuple(shapes["barred"])})
-        return cls(
-            shapes=shapes,
-            failing=data["failing"],
-            linears=data["linears"],
-        )
+            rules = {kind: Rows(tuple(rule["sizes"])) for kind, rule in shapes["products"].items()}
+            barred = tuple(shapes["barred"])
+            shapes = Shapes(**shapes | {"products": rules, "barred": barred})
+        return cls(shapes=shapes, failing=data["failing"])
 
 
 def machine() -> dict[str, str | int]:
