@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -199,7 +200,7 @@ def no_rule(*args: Any) -> None:
 def test_exact_is_refused_where_nothing_holds(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "row_rule", no_rule)
     with pytest.raises(
-        NumericsError, match=r"packed torch.float32 32 x 32 \(model.layers.0.self_at"
+        NumericsError, match=r"packed torch.float32 64 x 32 \(model.layers.0.self_at"
     ):
         Pair(tiny_model(), numerics="exact")
 
@@ -211,7 +212,7 @@ def test_auto_runs_fast_where_nothing_holds_and_says_why(
     pair = Pair(tiny_model(), numerics="auto")
     (result,) = pair.generate([[1, 2, 3]], max_new_tokens=2)
     assert result.numerics == pair.describe()["numerics"] == "fast"
-    assert "packed torch.float32 32 x 32" in pair.describe()["numerics_reason"]
+    assert "packed torch.float32 64 x 32" in pair.describe()["numerics_reason"]
 
 
 def test_attention_that_holds_nowhere_is_named(
@@ -285,3 +286,18 @@ def test_a_verdict_is_reached_with_one_and_two_threads(threads: int) -> None:
     code = THREADS.format(threads=threads)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.stdout.split() == [str(threads), "True", "None"], run.stderr
+
+
+def test_a_bound_model_is_copied_and_saved_as_what_it_was(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    names = list(model.state_dict())
+    BoundModel(model)
+    twin = copy.deepcopy(model)
+    torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    ids = torch.tensor([[1, 2, 3]])
+    for other in (twin, loaded):
+        linears = [m for m in other.modules() if isinstance(m, torch.nn.Linear)]
+        assert all(type(m) is torch.nn.Linear for m in linears)
+        assert list(other.state_dict()) == names == list(model.state_dict())
+        assert torch.equal(other(ids).logits, model(ids).logits)

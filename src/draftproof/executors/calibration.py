@@ -19,7 +19,7 @@ from draftproof.errors import NumericsError
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.hf.depth import few_layers
-from draftproof.hf.operations import Product, products
+from draftproof.hf.operations import ProductKind, products
 from draftproof.numerics.probes import (
     MULTIPLES,
     attention_shapes,
@@ -81,7 +81,7 @@ def _probe(model: BoundModel, longest: int) -> Verdict:
     return _confirm(model, replace(attention, products=rules), least)
 
 
-def _rule_of(product: Product, device: torch.device) -> Rows | None:
+def _rule_of(product: ProductKind, device: torch.device) -> Rows | None:
     """The rule of one kind of product, with a weight that shows differences best."""
     rows, weight = cancelling(product.in_features, product.out_features, product.dtype)
     run = product.layer if product.run is None else product.run(weight.to(device))

@@ -15,8 +15,17 @@ from draftproof.errors import UnsupportedModelError
 from draftproof.hf.caches import Probe, ProbeCache
 from draftproof.hf.capability import refuse_unsupported, text_config
 from draftproof.hf.kernels import Binding, Switch
-from draftproof.hf.operations import restore_own_products, round_own_products
-from draftproof.numerics.linear import RoundedRows, calibrate_linears, restore_linears
+from draftproof.hf.operations import (
+    reading_together,
+    restore_own_products,
+    round_own_products,
+)
+from draftproof.numerics.linear import (
+    RoundedRows,
+    calibrate_linears,
+    pack_linears,
+    restore_linears,
+)
 from draftproof.numerics.shapes import Shapes
 
 
@@ -37,13 +46,16 @@ class BoundModel:
         self.vocab_size = int(self.config.vocab_size)
         self._binding = _bind(model)
         self._switch = Switch(model)
-        self.rewrite = calibrate_linears(model, self._binding)
+        linears = calibrate_linears(model, self._binding)
         round_own_products(model, self._binding)
         parameters = inspect.signature(model.forward).parameters
         # the keyword moved in 5.24; the old one still works there, with a deprecation warning
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._slices_logits = "logits_to_keep" in parameters
-        probe = self._probe()
+        probe = Probe()
+        groups = reading_together(model, linears, lambda: self._run(probe))
+        self._refuse_uncontrolled(probe)
+        self.rewrite = pack_linears(linears, groups)
         self.layers = [probe.layers[index] for index in range(len(probe.layers))]
         self.attention_cases = list(probe.cases.values())
 
@@ -97,11 +109,12 @@ class BoundModel:
         finally:
             self._binding.layout = None
 
-    def _probe(self) -> Probe:
+    def _run(self, probe: Probe) -> None:
         """One token through the model: what each layer stores, and whether we are in control."""
-        probe = Probe()
         zero = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.forward(zero, zero, ProbeCache(probe), probe, zero)
+
+    def _refuse_uncontrolled(self, probe: Probe) -> None:
         name, count = type(self.model).__name__, int(self.config.num_hidden_layers)
         missing = sorted(set(range(count)) - set(probe.layers))
         if missing:
@@ -111,7 +124,6 @@ class BoundModel:
                 f"{name}: {probe.attended} of {count} layers attend through transformers' "
                 "attention interface; the others cannot be given their own rows"
             )
-        return probe
 
 
 def _bind(model: nn.Module) -> Binding:

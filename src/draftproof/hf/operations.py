@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from draftproof.numerics.linear import CalibratedLinear, RoundedRows, Switch, ki
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductKind:
     """One matrix product, which treats every row alike.
 
     kind:  products of one kind behave alike
@@ -32,27 +32,27 @@ class Product:
     layer: Callable[[Tensor], Tensor]
 
 
-def products(model: nn.Module) -> dict[str, Product]:
+def products(model: nn.Module) -> dict[str, ProductKind]:
     """One representative of each kind of product of a model."""
-    found: dict[str, Product] = {}
+    found: dict[str, ProductKind] = {}
     for name, module in model.named_modules():
         for product in _products_of(name, module):
             found.setdefault(product.kind, product)
     return found
 
 
-def _products_of(name: str, module: nn.Module) -> Iterator[Product]:
+def _products_of(name: str, module: nn.Module) -> Iterator[ProductKind]:
     if isinstance(module, CalibratedLinear):
-        out_features, in_features = module.weight.shape
-        dtype = torch.float32 if module.wide else module.weight.dtype
-        run = module.with_weight
-        yield Product(name, module.kind, in_features, out_features, dtype, run, module.multiply)
+        own = module.product
+        dtype = torch.float32 if own.wide else own.dtype
+        sizes = own.in_features, sum(own.widths)
+        yield ProductKind(name, own.kind, *sizes, dtype, own.with_weight, own.multiply)
     elif isinstance(module, Conv1D):
         yield _product(name, module.weight.T, module.bias)
     elif isinstance(module, nn.Linear):  # a quantiser's: called as it is
         kind = kind_of(module.weight, type(module).__name__)
-        sizes = module.in_features, module.out_features
-        yield Product(name, kind, *sizes, model_dtype(module), None, module.forward)
+        into, out = module.in_features, module.out_features
+        yield ProductKind(name, kind, into, out, model_dtype(module), None, module.forward)
     else:
         for parameter, weight, bias in _raw_weights(module):
             yield _product(f"{name}.{parameter}", weight, bias)
@@ -78,7 +78,7 @@ def _raw_weights(module: nn.Module) -> Iterator[tuple[str, Tensor, Tensor | None
             yield name, matrix.T if flipped else matrix, bias
 
 
-def _product(name: str, weight: Tensor, bias: Tensor | None) -> Product:
+def _product(name: str, weight: Tensor, bias: Tensor | None) -> ProductKind:
     def with_weight(other: Tensor) -> Callable[[Tensor], Tensor]:
         if weight.is_contiguous():
             return lambda rows: functional.linear(rows, other, bias)
@@ -89,7 +89,7 @@ def _product(name: str, weight: Tensor, bias: Tensor | None) -> Product:
 
     kind = kind_of(weight, bias=bias is not None)
     sizes = weight.shape[1], weight.shape[0]
-    return Product(name, kind, *sizes, weight.dtype, with_weight, with_weight(weight))
+    return ProductKind(name, kind, *sizes, weight.dtype, with_weight, with_weight(weight))
 
 
 class RoundedForward:
@@ -107,6 +107,34 @@ class RoundedForward:
             return self.inner(*args, **kwargs)
         with RoundedRows(shapes):
             return self.inner(*args, **kwargs)
+
+
+def reading_together(
+    model: nn.Module, layers: Sequence[CalibratedLinear], run: Callable[[], object]
+) -> list[list[CalibratedLinear]]:
+    """Linears of one module that read the very same tensor while `run` runs the model: q, k and v.
+
+    Only those that could be one layer: of one type, on one device, all with a bias or none.
+    """
+    parents = {id(child): parent for parent in model.modules() for child in parent.children()}
+    seen: list[tuple[CalibratedLinear, Tensor]] = []
+
+    def note(module: Any, inputs: Any) -> None:
+        seen.append((module, inputs[0]))  # the tensor itself: a freed one's id comes again
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    groups: dict[object, list[CalibratedLinear]] = {}
+    for layer, given in seen:
+        weight, parent = layer.weight, parents[id(layer)]
+        key = id(parent), id(given), weight.dtype, weight.device, layer.bias is None
+        if layer not in groups.setdefault(key, []):
+            groups[key].append(layer)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def round_own_products(model: nn.Module, switch: Switch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -69,40 +69,91 @@ class CalibratedLinear(nn.Linear):
     """An `nn.Linear` that is called with the row counts its kind needs, by the fastest kernel.
 
     Made from an existing layer by changing its class (`calibrate_linears`), so that parameters,
-    ties and `state_dict` stay what they were.
+    ties and `state_dict` stay what they were. What it multiplies with is its `Product`.
+    """
 
-    packed: the weight in oneDNN's own layout, None to multiply with the weight as it is. That
+    switch: Switch
+    product: Product
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the base class's name)
+        shapes = self.switch.current
+        if shapes is None:
+            return super().forward(input)
+        rows = input.numel() // self.in_features
+        if self.product.wide and rows == 1 and shapes.lone_row:
+            # one row reads each weight once either way, and the 16-bit weight is half as long
+            return super().forward(input)
+        return self.product.of(self, input, shapes)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Copied and pickled as the ordinary layer it was: packed weights cannot be."""
+        state = {k: v for k, v in vars(self).items() if k not in ("switch", "product")}
+        return nn.Linear.__new__, (nn.Linear,), state
+
+
+class Product:
+    """The matrix product of one linear layer, or of several that read the same input, in one call.
+
+    layers: what the columns of the result belong to, in this order
+    packed: the weights in oneDNN's own layout, None to multiply with the weight as it is. That
             kernel is faster for few rows, and its rows are independent in more cases.
     wide:   the packed weight is float32 although the layer's type has 16 bits: there is no 16-bit
             matrix kernel. Products and sums in float32, one rounding at the end, which is also
             what such kernels do.
     """
 
-    switch: Switch
-    packed: Tensor | None
-    packed_bias: Tensor | None
-    wide: bool
-    kind: str
+    def __init__(self, layers: Sequence[nn.Linear], *, packs: bool) -> None:
+        self.layers = list(layers)
+        first = layers[0].weight
+        self.dtype = first.dtype
+        self.wide = packs and lacks_kernel(first.dtype, first.device)
+        self.packed: Tensor | None = None
+        self.bias: Tensor | None = layers[0].bias
+        if len(layers) > 1 and self.bias is not None:
+            self.bias = torch.cat([layer.bias for layer in layers])
+        if packs:
+            weight = torch.cat([layer.weight for layer in layers]) if len(layers) > 1 else first
+            self.packed = pack(weight.detach().float() if self.wide else weight.detach())
+            if self.wide and self.bias is not None:
+                self.bias = self.bias.float()
+        self.in_features = layers[0].in_features
+        self.widths = [layer.out_features for layer in layers]
+        name = "linear" if self.packed is None else "wide" if self.wide else "packed"
+        weight = first if self.packed is None else self.packed
+        self.kind = kind_of(weight, name, bias=self.bias is not None)
+        self._input: Tensor | None = None
+        self._parts: list[Tensor | None] = []
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the base class's name)
-        shapes = self.switch.current
-        if shapes is None:
-            return super().forward(input)
-        rows = input.reshape(-1, self.in_features)  # [M, in]
-        if self.wide and len(rows) == 1 and shapes.lone_row:
-            # one row reads each weight once either way, and the 16-bit weight is half as long
-            out = functional.linear(rows, self.weight, self.bias)
-        else:
-            out = in_pieces(self.multiply, rows, shapes.rows_of(self.kind))
-        return out.reshape(*input.shape[:-1], self.out_features)
+    @property
+    def packed_bytes(self) -> int:
+        """Memory beside the model's own weights."""
+        return 0 if self.packed is None else self.packed.numel() * self.packed.dtype.itemsize
+
+    def of(self, layer: nn.Linear, given: Tensor, shapes: Shapes) -> Tensor:
+        """One layer's share of the result; the others' are kept until they ask for them."""
+        if len(self.layers) == 1:
+            return self._run(given, shapes)
+        place = self.layers.index(layer)
+        if self._input is not given or self._parts[place] is None:
+            self._input, self._parts = given, list(self._run(given, shapes).split(self.widths, -1))
+        part, self._parts[place] = self._parts[place], None
+        if not any(part is not None for part in self._parts):
+            self._input = None
+        assert part is not None
+        return part
+
+    def _run(self, given: Tensor, shapes: Shapes) -> Tensor:
+        rows = given.reshape(-1, self.in_features)  # [M, in]
+        out = in_pieces(self.multiply, rows, shapes.rows_of(self.kind))
+        return out.view(*given.shape[:-1], out.shape[-1])
 
     def multiply(self, rows: Tensor) -> Tensor:
         """[M, in] -> [M, out] with the rows as they are."""
         if self.packed is None:
-            return functional.linear(rows, self.weight, self.bias)
+            return functional.linear(rows, self.layers[0].weight, self.bias)
         if self.wide:
-            return multiply_packed(rows.float(), self.packed, self.packed_bias).to(rows.dtype)
-        return multiply_packed(rows, self.packed, self.packed_bias)
+            return multiply_packed(rows.float(), self.packed, self.bias).to(rows.dtype)
+        return multiply_packed(rows, self.packed, self.bias)
 
     def with_weight(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         """The same product without a bias, with another weight [out, in] in the type it takes.
@@ -123,7 +174,12 @@ def multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor
     return out
 
 
-OWN = ("switch", "packed", "packed_bias", "wide", "kind")  # attributes that nn.Linear lacks
+def pack(weight: Tensor) -> Tensor:
+    """A weight in oneDNN's own layout, opaque; as it is where torch has no oneDNN."""
+    if not torch.backends.mkldnn.is_available():
+        return weight
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
+    return packed
 
 
 @dataclass(slots=True)
@@ -135,62 +191,61 @@ class Rewrite:
     notes: list[str] = field(default_factory=list)
 
 
-def calibrate_linears(model: nn.Module, switch: Switch) -> Rewrite:
+def calibrate_linears(model: nn.Module, switch: Switch) -> list[CalibratedLinear]:
     """Turn every plain `nn.Linear` of a model into a CalibratedLinear, in place.
 
-    Quantised and other special linears are left as they are. Calling it again refreshes the
-    packed copies, so that changed weights are seen.
+    Quantised and other special linears are left as they are. Calling it again takes changed
+    weights over.
     """
-    rewrite = Rewrite()
-    shared: dict[int, Tensor] = {}
-    wide = False
+    layers = []
     for module in model.modules():
         if type(module) is nn.Linear or type(module) is CalibratedLinear:
-            wide |= _convert(module, switch, shared)
-            rewrite.layers += 1
-    rewrite.packed_bytes = sum(part.numel() * part.dtype.itemsize for part in shared.values())
-    if shared:
+            module.__class__ = CalibratedLinear
+            object.__setattr__(module, "switch", switch)
+            object.__setattr__(module, "product", Product([module], packs=False))
+            layers.append(module)
+    return layers  # type: ignore[return-value]
+
+
+def pack_linears(
+    layers: Sequence[CalibratedLinear], groups: Sequence[Sequence[CalibratedLinear]]
+) -> Rewrite:
+    """Pack the weights of the layers that lie on a CPU; layers of a group get one product.
+
+    groups: layers that read the same input, each in at most one group
+    """
+    rewrite = Rewrite(layers=len(layers))
+    grouped = {id(layer): group for group in groups for layer in group}
+    tied: dict[int, Product] = {}
+    for layer in layers:
+        group = grouped.get(id(layer), [layer])
+        if layer.weight.device.type != "cpu" or layer is not group[0]:
+            continue
+        place = layer.weight.data_ptr()
+        if place not in tied or len(group) > 1 or layer.bias is not None:
+            tied[place] = Product(group, packs=True)
+            rewrite.packed_bytes += tied[place].packed_bytes
+        product = tied[place]
+        for member in group:
+            object.__setattr__(member, "product", product)
+    if tied:
         size = f"{rewrite.packed_bytes / 2**20:,.0f} MiB beside the model's own weights"
-        rewrite.notes.append(f"{rewrite.layers} linears have their weights packed, {size}")
-    if wide:
-        rewrite.notes.append("they multiply in float32: this CPU has no 16-bit matrix kernel")
+        rewrite.notes.append(f"{len(layers)} linears have their weights packed, {size}")
+        if groups:
+            rewrite.notes.append(f"{len(groups)} groups of linears that read the same input, fused")
+        if any(product.wide for product in tied.values()):
+            rewrite.notes.append(
+                "linears multiply in float32: this CPU has no 16-bit matrix kernel"
+            )
     return rewrite
 
 
-def _convert(module: nn.Module, switch: Switch, shared: dict[int, Tensor]) -> bool:
-    """Whether the layer multiplies in float32 from now on."""
-    module.__class__ = CalibratedLinear
-    layer: Any = module
-    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
-    wide = lacks_kernel(weight.dtype, weight.device)
-    packed = None
-    if weight.device.type == "cpu":
-        place = weight.data_ptr()
-        if place not in shared:
-            shared[place] = pack(weight.float() if wide else weight)
-        packed = shared[place]
-        bias = bias.float() if wide and bias is not None else bias
-    name = "linear" if packed is None else "wide" if wide else "packed"
-    kind = kind_of(layer.weight if packed is None else packed, name, bias=bias is not None)
-    for attribute, value in zip(OWN, (switch, packed, bias, wide, kind), strict=True):
-        object.__setattr__(layer, attribute, value)
-    return wide
-
-
-def pack(weight: Tensor) -> Tensor:
-    """A weight in oneDNN's own layout, opaque; as it is where torch has no oneDNN."""
-    if not torch.backends.mkldnn.is_available():
-        return weight
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
-    return packed
-
-
 def restore_linears(model: nn.Module) -> None:
-    """Undo `calibrate_linears`."""
+    """Undo `calibrate_linears` and `pack_linears`."""
     for module in model.modules():
         if type(module) is CalibratedLinear:
-            for name in OWN:
-                object.__delattr__(module, name)
+            object.__delattr__(module, "switch")
+            object.__delattr__(module, "product")
             module.__class__ = nn.Linear  # type: ignore[assignment]
 
 
