@@ -93,7 +93,7 @@ def measured(
         num_speculative_tokens=drafted,
     )
     watch, results = Stopwatch(), {}
-    put_clocks_around(job.engine, watch)
+    put_clocks_around(job.engine, watch, proposing=REST)  # DRAFT and VERIFY: forwards alone
     for request in job.requests:
         job.engine.add(request)
     accepted = proposed = 0

@@ -87,8 +87,8 @@ class TimedExecutor:
 class TimedDrafter:
     """A drafter whose proposals are timed."""
 
-    def __init__(self, inner: Any, watch: Stopwatch) -> None:
-        self._inner, self._watch = inner, watch
+    def __init__(self, inner: Any, watch: Stopwatch, name: str) -> None:
+        self._inner, self._watch, self._name = inner, watch, name
         if hasattr(inner, "executor"):
             inner.executor = TimedExecutor(inner.executor, watch, DRAFT)
 
@@ -97,13 +97,16 @@ class TimedDrafter:
 
     def propose(self, rows: Any, wanted: Any) -> Any:
         """As the drafter's, timed."""
-        with self._watch.span(DRAFT):
+        with self._watch.span(self._name):
             return self._inner.propose(rows, wanted)
 
 
-def put_clocks_around(engine: Engine, watch: Stopwatch) -> None:
-    """Time an engine's drafter and target; what else a round does is its caller's span."""
+def put_clocks_around(engine: Engine, watch: Stopwatch, *, proposing: str = DRAFT) -> None:
+    """Time an engine's drafter and target; what else a round does is its caller's span.
+
+    proposing: what belongs to a proposal beside the draft's forwards is counted under this name
+    """
     wrapped: Any = TimedExecutor(engine.target, watch, VERIFY)
     engine.target = wrapped
-    drafter: Any = TimedDrafter(engine.drafter, watch)
+    drafter: Any = TimedDrafter(engine.drafter, watch, proposing)
     engine.drafter = drafter
