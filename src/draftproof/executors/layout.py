@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -30,6 +30,8 @@ class Block:
     width: int
     view: int
     first: int  # flat index of the block's first token
+    row: int  # place of the block's first row among the forward's rows
+    starts: tuple[int, ...]  # position of each row's first query
     counts: tuple[int, ...]
 
     @property
@@ -44,38 +46,50 @@ class Block:
 
 
 def split(tokens: RaggedTokens, shapes: Shapes) -> list[Block]:
-    """Cut the rows into blocks: a wide row alone, neighbouring narrow rows together."""
-    runs: list[list[int]] = []
-    for index, (row, count) in enumerate(zip(tokens.rows, tokens.counts, strict=True)):
-        last = runs[-1][-1] if runs else None
-        if (
-            last is not None
-            and tokens.rows[last] == row - 1
-            and max(count, tokens.counts[last]) <= NARROW
-        ):
-            runs[-1].append(index)
+    """Cut the rows into blocks: neighbouring narrow rows together, a wide row in pieces."""
+    blocks: list[Block] = []
+    narrow = min(NARROW, shapes.width)
+    index, first = 0, 0
+    while index < len(tokens.rows):
+        if tokens.counts[index] <= narrow:
+            end = _neighbours(tokens, index, narrow)
+            blocks.append(_block(tokens, shapes, index, end, first))
         else:
-            runs.append([index])
-    return _blocks(runs, tokens, shapes)
-
-
-def _blocks(runs: Sequence[Sequence[int]], tokens: RaggedTokens, shapes: Shapes) -> list[Block]:
-    blocks, first = [], 0
-    for run in runs:
-        counts = tuple(tokens.counts[i] for i in run)
-        longest = max(tokens.starts[i] + tokens.counts[i] for i in run)
-        blocks.append(
-            Block(
-                low=tokens.rows[run[0]],
-                high=tokens.rows[run[-1]] + 1,
-                width=max(counts),
-                view=shapes.view_of(longest),
-                first=first,
-                counts=counts,
-            )
-        )
-        first += blocks[-1].size
+            end = index + 1
+            blocks += _pieces(tokens, shapes, index, first)
+        first += sum(tokens.counts[index:end])
+        index = end
     return blocks
+
+
+def _neighbours(tokens: RaggedTokens, index: int, narrow: int) -> int:
+    """End of the run of narrow rows that starts at `index` and lies together in the cache."""
+    end = index + 1
+    while (
+        end < len(tokens.rows)
+        and tokens.rows[end] == tokens.rows[end - 1] + 1
+        and tokens.counts[end] <= narrow
+    ):
+        end += 1
+    return end
+
+
+def _block(tokens: RaggedTokens, shapes: Shapes, begin: int, end: int, first: int) -> Block:
+    """The rows begin .. end - 1 in one call."""
+    starts, counts = tuple(tokens.starts[begin:end]), tuple(tokens.counts[begin:end])
+    longest = max(start + count for start, count in zip(starts, counts, strict=True))
+    low, high = tokens.rows[begin], tokens.rows[end - 1] + 1
+    return Block(low, high, max(counts), shapes.view_of(longest), first, begin, starts, counts)
+
+
+def _pieces(tokens: RaggedTokens, shapes: Shapes, index: int, first: int) -> Iterator[Block]:
+    """One row in calls of at most `shapes.width` tokens; what a piece cannot see yet it skips."""
+    row, total = tokens.rows[index], tokens.counts[index]
+    for offset in range(0, total, min(shapes.width, total)):
+        count = min(shapes.width, total - offset)
+        start = tokens.starts[index] + offset
+        view = shapes.view_of(start + count)
+        yield Block(row, row + 1, count, view, first + offset, index, (start,), (count,))
 
 
 @dataclass(slots=True)
@@ -161,8 +175,7 @@ class RowLayout:
         key = (index, shape.window, group, dtype, device)
         if key not in self.masks:
             block = self.blocks[index]
-            starts = self.tokens.starts[self._row_of(index) :][: len(block.counts)]
-            start = torch.tensor(starts, device=device)[:, None]
+            start = torch.tensor(block.starts, device=device)[:, None]
             step = torch.arange(block.width, device=device)
             live = step < torch.tensor(block.counts, device=device)[:, None]
             # blank queries look at slot 0 only: they cost nothing and stay finite
@@ -173,7 +186,8 @@ class RowLayout:
         return self.masks[key]
 
     def _row_of(self, index: int) -> int:
-        return sum(len(block.counts) for block in self.blocks[:index])
+        """Place of a block's first row among the forward's rows."""
+        return self.blocks[index].row
 
     def _on(self, device: torch.device) -> _Placed:
         if device not in self.placed:

@@ -150,5 +150,9 @@ def attend_standard(
     extra = shapes.view_of(total) - total
     keys, values = (functional.pad(part, (0, 0, 0, extra)) for part in (keys, values))
     mask = functional.pad(mask[..., :total], (0, extra), value=-torch.inf)
-    mask = fold_mask(mask, query.shape[1] // keys.shape[1], shapes.queries)
-    return attend(shape, query, keys, values, mask).transpose(1, 2).contiguous()
+    group, width = query.shape[1] // keys.shape[1], min(shapes.width, length)
+    parts = []
+    for part, seen in zip(query.split(width, dim=2), mask.split(width, dim=2), strict=True):
+        folded = fold_mask(seen, group, shapes.queries)
+        parts.append(attend(shape, part, keys, values, folded))
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous()

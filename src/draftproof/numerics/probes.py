@@ -6,6 +6,7 @@ holds, or None. What they found on one machine, and why: docs/numerics.md.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
-from draftproof.numerics.shapes import Rows, Shapes, round_up
+from draftproof.numerics.shapes import NEVER, Rows, Shapes, round_up
 
 MULTIPLES = (1, 2, 4, 8, 16, 32)  # of the flat token count
 # Row counts that a matrix product may be restricted to; between two of them little is filled in.
@@ -27,11 +28,15 @@ WORK = 6e10  # multiply-adds of a probe, beyond SURE_SIZES: about a second on a 
 # What reading a weight costs, in rows of products: with AMX, 100 rows take little more than one.
 READING, READING_AMX = 16, 128
 USUAL = (1, 5, 20, 40, 160, 512)  # rows of a round: one to many sequences, chunks of prompts
+BATCH = 9  # rows that attend in one call
+FEW_ROWS = 2  # where what matters is something else
 BLOCK = 5  # queries of a row that scores four drafts
 OTHER_BLOCKS = (1, 2, 3, 4, 7, 11, 24, 200)  # queries of other calls
 WIDE_BLOCK = 800  # a long chunk of a prompt, which the kernel cuts into larger pieces
-VALUES = 3_000  # 16-bit results compared per call
 QUERIES = (1, 4, 8, 16)
+# Folded queries of one call at most. The kernel takes them in blocks of 32, from 192 on of 64, from
+# 768 on of 256, and a block of another size may be added up in another order.
+FOLDED = (NEVER, 767, 191, 32)
 VIEW, LONG_VIEW = 16, 512  # a vector; the block in which the kernel walks over the keys
 # both sides of the edges of vectors and key blocks, and a few between
 LENGTHS = (1, 16, 17, 60, 300, 511, 512, 513, 1100, 2000)
@@ -162,15 +167,17 @@ def attention_shapes(cases: Sequence[AttentionCase], longest: int) -> Shapes | N
     longest: tokens per row that will occur; lengths beyond it are not probed
     """
     inputs = _inputs(cases, longest)
-    for queries in QUERIES:
-        barred = {view for one in inputs if one.telling for view in one.barred(queries)}
+    group = max((case.heads // case.kv_heads for case in cases), default=1)
+    for most, queries in itertools.product(FOLDED, QUERIES):
         shapes = Shapes(
             view=VIEW,
             long_view=LONG_VIEW,
-            barred=tuple(sorted(barred)),
             queries=queries,
+            width=max(1, most // group),
             lone_row=False,
         )
+        barred = {view for one in inputs for view in one.barred(shapes)}
+        shapes = replace(shapes, barred=tuple(sorted(barred)))
         if _all_stand_alone(inputs, shapes, longest):
             return shapes
     return None
@@ -194,61 +201,67 @@ def _inputs(cases: Sequence[AttentionCase], longest: int) -> list[_Inputs]:
     most = max(_lengths(longest))
     plain = {twin.key: twin for twin in map(_open_twin, cases)}
     own = [case for case in cases if case.key not in plain]
-    return [_Inputs.make(case, most) for case in (*plain.values(), *own)]
+    return [_Inputs(case, most) for case in (*plain.values(), *own)]
 
 
 def _open_twin(case: AttentionCase) -> AttentionCase:
     return replace(case, dtype=torch.float32, shape=replace(case.shape, window=None))
 
 
-@dataclass(slots=True)
 class _Inputs:
-    """Rows of keys and values in a cache, and the last few queries of a row of any length."""
+    """Rows of keys and values in a cache, and the last few queries of a row of any length.
 
-    case: AttentionCase
-    query: Tensor  # [R, heads, L, D]
-    keys: Tensor  # [R, kv_heads, slots, D]
-    values: Tensor
+    Whatever the length, the keys that the last query sees come in pairs of the same key with
+    opposite values: their weights are equal, so the result is zero but for rounding, and shows
+    the order in which it was added up in 16 bits as well.
+    """
 
-    @property
-    def telling(self) -> bool:
-        """Whether the results hide nothing."""
-        return self.case == _open_twin(self.case)
-
-    @classmethod
-    def make(cls, case: AttentionCase, longest: int) -> _Inputs:
+    def __init__(self, case: AttentionCase, longest: int) -> None:
+        self.case = case
+        self.slots = round_up(longest, LONG_VIEW) + 2 * LONG_VIEW
         generator = torch.Generator().manual_seed(0)
-        wanted = VALUES if case.dtype.itemsize < 4 else 1
-        rows = max(2, wanted // (case.heads * case.value_dim * BLOCK))
 
         def random(heads: int, length: int, dim: int) -> Tensor:
-            return torch.randn(rows, heads, length, dim, generator=generator).to(case.dtype)
+            return torch.randn(BATCH, heads, length, dim, generator=generator).to(case.dtype)
 
-        slots = round_up(longest, LONG_VIEW) + 2 * LONG_VIEW
-        return cls(
-            case,
-            random(case.heads, min(longest, WIDE_BLOCK), case.key_dim),
-            random(case.kv_heads, slots, case.key_dim),
-            random(case.kv_heads, slots, case.value_dim),
-        )
+        self.query = random(case.heads, min(longest, WIDE_BLOCK), case.key_dim)
+        self.keys = random(case.kv_heads, self.slots, case.key_dim)  # [R, kv_heads, slots, D]
+        self.values = random(case.kv_heads, self.slots, case.value_dim)
+        self._paired: tuple[int, Tensor, Tensor] | None = None
+
+    def cache(self, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows that end at `end`."""
+        if self._paired is None or self._paired[0] != end:
+            window = self.case.shape.window or end
+            begin = max(0, end - window)
+            order = begin + torch.randperm(
+                end - begin, generator=torch.Generator().manual_seed(end)
+            )
+            one, other = order[: len(order) // 2], order[len(order) // 2 :][: len(order) // 2]
+            keys, values = self.keys.clone(), self.values.clone()
+            keys[:, :, other] = keys[:, :, one]
+            values[:, :, other] = -values[:, :, one]
+            self._paired = end, keys, values
+        return self._paired[1:]
 
     def run(
-        self, queries: int, start: int, count: int, view: int, *, rows: int | None = None
+        self, shapes: Shapes, start: int, count: int, view: int, *, rows: int | None = None
     ) -> Tensor:
         """Queries at positions start .. start + count - 1 of the first rows, [R, heads, count, D].
 
-        queries: their number is rounded up to a multiple of this; rows: how many, None for all
+        rows: how many, None for all
         """
-        at = (start + torch.arange(count)) % self.query.shape[2]
-        query = self.query[:rows, :, at]
-        positions = torch.arange(start, start + count)[None].expand(len(query), -1)
-        group = self.case.heads // self.case.kv_heads
-        window = self.case.shape.window
-        mask = additive_mask(positions, view, window, group, self.case.dtype, queries)
-        keys, values = self.keys[:rows, :, :view], self.values[:rows, :, :view]
-        return attend(self.case.shape, query, keys, values, mask)
+        keys, values = (part[:rows, :, :view] for part in self.cache(start + count))
+        group, window = self.case.heads // self.case.kv_heads, self.case.shape.window
+        parts = []
+        for positions in torch.arange(start, start + count).split(shapes.width):
+            query = self.query[:rows, :, positions % self.query.shape[2]]
+            rowwise = positions[None].expand(len(query), -1)
+            mask = additive_mask(rowwise, view, window, group, self.case.dtype, shapes.queries)
+            parts.append(attend(self.case.shape, query, keys, values, mask))
+        return torch.cat(parts, dim=2)
 
-    def barred(self, queries: int) -> list[int]:
+    def barred(self, shapes: Shapes) -> list[int]:
         """Short views over which a result is another one than over the long view.
 
         Matrix products cut long sums into pieces, and where they cut depends on the length.
@@ -256,44 +269,41 @@ class _Inputs:
         return [
             view
             for view in range(VIEW, LONG_VIEW, VIEW)
-            if any(self._changes(queries, view, count) for count in (1, BLOCK, 24))
+            if any(self._changes(shapes, view, count) for count in (1, BLOCK, 24))
         ]
 
-    def _changes(self, queries: int, view: int, count: int) -> bool:
+    def _changes(self, shapes: Shapes, view: int, count: int) -> bool:
         count = min(count, view)
-        short, long = (self.run(queries, view - count, count, v) for v in (view, LONG_VIEW))
+        short, long = (
+            self.run(shapes, view - count, count, length, rows=FEW_ROWS)
+            for length in (view, LONG_VIEW)
+        )
         return not torch.equal(short, long)
 
     def stands_alone(self, shapes: Shapes, length: int) -> bool:
         """The last queries of rows of `length`: in other calls, alone, over a longer view."""
         count = min(BLOCK, length)
         view = shapes.view_of(length)
-        block = self.run(shapes.queries, length - count, count, view)  # [R, heads, count, D]
-        longer = {shapes.view_of(view + 1), shapes.view_of(view + LONG_VIEW), self.keys.shape[2]}
+        block = self.run(shapes, length - count, count, view)  # [R, heads, count, D]
+        longer = {shapes.view_of(view + 1), shapes.view_of(view + LONG_VIEW), self.slots}
         return (
             all(
-                torch.equal(self.run(shapes.queries, length - count, count, more), block)
-                for more in longer
+                torch.equal(self.run(shapes, length - count, count, more), block) for more in longer
             )
-            and torch.equal(
-                self.run(shapes.queries, length - count, count, view, rows=1), block[:1]
-            )
+            and torch.equal(self.run(shapes, length - count, count, view, rows=1), block[:1])
             and all(self._agrees(shapes, length, other, block) for other in self._others(length))
         )
 
     def _others(self, length: int) -> tuple[int, ...]:
         """The wide block once, at the longest length: it is dear."""
-        wide = (
-            length > WIDE_BLOCK
-            and round_up(length, LONG_VIEW) + 2 * LONG_VIEW == self.keys.shape[2]
-        )
+        wide = length > WIDE_BLOCK and round_up(length, LONG_VIEW) + 2 * LONG_VIEW == self.slots
         return (*OTHER_BLOCKS, WIDE_BLOCK) if wide else OTHER_BLOCKS
 
     def _agrees(self, shapes: Shapes, length: int, count: int, block: Tensor) -> bool:
         """The queries that a call with the last `count` positions shares with `block`."""
         count = min(count, length)
         # wide calls are dear and fill many values by themselves
-        rows = None if count <= 2 * BLOCK else 2 if count < WIDE_BLOCK else 1
+        rows = None if count <= 2 * BLOCK else FEW_ROWS if count < WIDE_BLOCK else 1
         shared = min(count, block.shape[2])
-        out = self.run(shapes.queries, length - count, count, shapes.view_of(length), rows=rows)
+        out = self.run(shapes, length - count, count, shapes.view_of(length), rows=rows)
         return torch.equal(out[:, :, -shared:], block[:rows, :, -shared:])

@@ -55,6 +55,7 @@ class Shapes:
     long_view:  a view longer than this is a multiple of this (the kernel's own key block)
     barred:     multiples of `view` below `long_view` that may not be used: the next one is
     queries:    attention gets a multiple of this many (folded) queries per key head
+    width:      tokens of one row that attend in one call, at most
     lone_row:   whether a linear called with a single row may take a kernel of its own
     """
 
@@ -64,6 +65,7 @@ class Shapes:
     long_view: int = NEVER
     barred: tuple[int, ...] = ()
     queries: int = 1
+    width: int = NEVER
     lone_row: bool = True
 
     def rows_of(self, kind: str) -> Rows:
