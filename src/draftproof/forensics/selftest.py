@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -19,9 +19,11 @@ from draftproof.forensics.causes import diagnose
 from draftproof.forensics.faults import FAULTS, Fault, Scene
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.stages import Stage, demo_stage, leaning, tiny_stage
-from draftproof.forensics.subjects.base import OWN, Inquiry, Run, Setup, Subject, Task
+from draftproof.forensics.subjects.base import Inquiry, Subject, Task
 from draftproof.forensics.subjects.casting import cast
 from draftproof.forensics.subjects.engine import EngineSubject
+from draftproof.forensics.subjects.remembering import Memory, Remembering
+from draftproof.forensics.subjects.workshop import Workshop
 from draftproof.forensics.verdicts import Cause, Kind
 from draftproof.testing import random_prompts, tiny_model
 
@@ -161,19 +163,6 @@ def _trial(
 # -- correct configurations ------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True)
-class _Remembered(EngineSubject):
-    """A plain reference that answers the same question once."""
-
-    known: dict[tuple[Inquiry, Setup], Run] = field(default_factory=dict)
-
-    def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
-        """As EngineSubject.run."""
-        if (inquiry, setup) not in self.known:
-            self.known[inquiry, setup] = super().run(inquiry, setup)
-        return self.known[inquiry, setup]
-
-
 def correct_trials() -> Iterator[Trial]:
     """architectures x dtypes x drafters x batch sizes x K, then other methods and numerics."""
     for architecture, dtype in itertools.product(ARCHITECTURES, DTYPES):
@@ -196,21 +185,17 @@ def _configurations(
     """One model with one way to compute, or nothing where this build or machine has it not."""
     target = tiny_model(architecture)
     drafts = {"model": leaning(target), "itself": target, "ngram": "ngram"}
-    plain = _Remembered(
-        name="plain", target=target, batch=1, k=0, dtype=dtype, options={"numerics": numerics}
-    )
+    workshop, memory = Workshop(), Memory()
+    shared: dict[str, Any] = {"target": target, "dtype": dtype, "workshop": workshop}
     ways: dict[str, Any] = {"numerics": numerics, "method": method}
     if not _available(target, dtype, ways):
         return
     for drafter, batch, k in itertools.product(drafters, batches, ks):
         candidate = EngineSubject(
-            name=drafter,
-            target=target,
-            draft=drafts[drafter],
-            batch=batch,
-            k=k,
-            dtype=dtype,
-            options=ways,
+            name=drafter, draft=drafts[drafter], batch=batch, k=k, options=ways, **shared
+        )
+        plain = Remembering(
+            name="plain", batch=1, k=0, options={"numerics": numerics}, memory=memory, **shared
         )
         label = f"{dtype}, {numerics}, {method}, {drafter}, B = {batch}, K = {k}"
         yield _trial(label, architecture, None, plain, candidate, _question())

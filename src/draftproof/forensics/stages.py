@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,10 +12,13 @@ import torch
 from draftproof.forensics.faults import Fault, Scene
 from draftproof.forensics.subjects.base import Inquiry, Task
 from draftproof.forensics.subjects.engine import EngineSubject
+from draftproof.forensics.subjects.remembering import Memory, Remembering
+from draftproof.forensics.subjects.workshop import Workshop
 from draftproof.testing import random_prompts, tiny_model, tiny_tokenizer
 
 LENGTHS = (3, 11, 19, 6)  # unlike each other, and none of them a multiple of anything
 BATCH, K, NEW = 4, 3, 17
+NUMERICS = "fast"  # faults are of logic: in float32 the tokens are the same with either numerics
 VOCABULARY, DRAWS = 7, 3000  # of the sampled scene
 NOISE = 0.15  # of a draft that agrees with its target about half of the time
 
@@ -24,7 +27,9 @@ NOISE = 0.15  # of a draft that agrees with its target about half of the time
 class Stage:
     """A target, a draft that is often right, and what they are asked.
 
-    name: shown in the matrix
+    name:             shown in the matrix
+    workshop, memory: what its subjects share; a plain reference answers each question anew only
+                      as often as one examination asks it
     """
 
     name: str
@@ -34,28 +39,35 @@ class Stage:
     inquiry: Inquiry
     batch: int = BATCH
     k: int = K
+    workshop: Workshop = field(default_factory=Workshop, repr=False)
+    memory: Memory = field(default_factory=Memory, repr=False)
 
     def reference(self) -> EngineSubject:
         """Plain, one row at a time."""
-        return EngineSubject(
+        return Remembering(
             name=f"{self.name}: plain",
             target=self.target,
             tokenizer=self.tokenizer,
             batch=1,
             k=0,
+            options={"numerics": NUMERICS},
+            workshop=self.workshop,
+            memory=self.memory,
         )
 
     def candidate(self, fault: Fault | None = None, **changes: Any) -> EngineSubject:
         """Speculative and batched, with a fault or without."""
-        options = {"batch": self.batch, "k": self.k, "draft": self.draft, **changes}
+        ways: dict[str, Any] = {"numerics": NUMERICS}
         if fault is not None and fault.method is not None:
-            options["options"] = {"method": fault.method}
+            ways["method"] = fault.method
+        options = {"batch": self.batch, "k": self.k, "draft": self.draft, "options": ways, **changes}
         return EngineSubject(
             name=f"{self.name}: {fault.name if fault else 'correct'}",
             target=self.target,
             tokenizer=self.tokenizer,
             fault=fault.rig if fault else None,
             deliver=fault.deliver if fault else None,
+            workshop=self.workshop,
             **options,
         )
 
