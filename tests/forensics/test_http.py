@@ -80,6 +80,28 @@ def test_a_text_only_server_is_made_into_tokens_again() -> None:
     assert run.counters.speculating is None
 
 
+def test_a_server_scores_its_own_answers_and_the_noise_is_measured_with_it() -> None:
+    stage = tiny_stage(Scene.PLAIN)
+    with serving(stage.reference()) as url:
+        lab = Lab(
+            reference=client(url, k=0, batch=1), candidate=client(url), inquiry=stage.inquiry
+        )
+        scored = lab.reference.scores(stage.inquiry, lab.expected)  # type: ignore[attr-defined]
+        noise = lab.noise(None)
+    assert [a.error for a in scored.answers] == [None] * 4
+    # tops in front of each token: greedy tokens are their first ids
+    assert [tuple(top.ids[0] for top in a.tops) for a in scored.answers] == scored.ids
+    assert "no drafter, a row at once" in noise.sources
+    assert 0 < noise.band < 1e-4
+
+
+def test_a_server_that_cannot_score_is_no_error_of_the_rows() -> None:
+    with serving(by_prompt()) as url:
+        subject = client(url)
+        scored = subject.scores(inquiry(2), subject.run(inquiry(2)))
+    assert all("HTTP 400" in (a.error or "") for a in scored.answers)
+
+
 FAULTS = (
     "bonus_dropped",
     "rows_exchanged",

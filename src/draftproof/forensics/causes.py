@@ -101,8 +101,11 @@ def _numeric(lab: Lab, fork: Fork) -> Finding:
     noise = lab.noise(lab.dtype)
     reasons = [
         _gap_in_words(fork),
-        f"measured noise of such gaps: {noise.band:.3g} ({noise.samples} places)",
+        f"measured noise of such gaps: {noise.band:.3g} ({noise.samples} places; "
+        f"{' and '.join(noise.sources) or 'no control could run'})",
     ]
+    if noise.doubted:
+        reasons.append(f"not all of it counts as noise: {noise.doubted}")
     missing: list[str] = []
     if lab.clean is None:
         missing.append("a float32 rerun of both sides")

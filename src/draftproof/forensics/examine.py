@@ -147,13 +147,15 @@ class Examination:
     def _noise(self) -> dict[str, Any]:
         noise = self.lab.noise(self.lab.dtype) if self.diagnosis.forks else None
         if noise is None:
-            return {"band": None, "typical": None, "samples": 0, "sources": []}
+            return {"band": None, "typical": None, "samples": 0, "sources": [], "doubted": ""}
         return {
             "band": noise.band,
             "typical": noise.typical,
             "samples": noise.samples,
             "sources": list(noise.sources),
+            "doubted": noise.doubted,
             "dtype": self.lab.dtype,
+            "grid": self.lab.grid,
         }
 
     def _rows(self) -> list[dict[str, Any]]:

@@ -9,7 +9,16 @@ from typing import Any
 
 from draftproof.forensics.compare import first_divergence, overshoot
 from draftproof.forensics.forks import Fork, Outcome, cannot
-from draftproof.forensics.noise import NOBODY_DEFENDS, STEPS, Noise, changes, measure, step_of
+from draftproof.forensics.noise import (
+    NOBODY_DEFENDS,
+    STEPS,
+    Noise,
+    Sample,
+    changes,
+    grid_of,
+    measure,
+    step_of,
+)
 from draftproof.forensics.scoring import score_in_blocks
 from draftproof.forensics.subjects.base import (
     OWN,
@@ -101,7 +110,7 @@ class Lab:
             return fork
         top = expected.tops[place]
         gap, exact = top.gap(divergence.expected, divergence.found)
-        step = step_of(dtype, top.values[0]) if top.logits else None
+        step = step_of(dtype, top.values[0]) if top.logits else self.grid
         near = exact and self.within_noise(gap, step, dtype)
         return replace(
             fork, gap=gap, bounded=not exact, steps=gap / step if step else None, near=near
@@ -128,17 +137,29 @@ class Lab:
                 self._noise[dtype] = measure(self._noise_samples(dtype))
         return self._noise[dtype]
 
-    def _noise_samples(self, dtype: str | None) -> Iterable[tuple[str, Sequence[float]]]:
+    def _noise_samples(self, dtype: str | None) -> Iterable[Sample]:
         base = self.clean_expected if dtype == self.clean and self._casts else self.expected
         cast = self.clean if base is not self.expected else None
         if Ability.BATCH in self.reference.abilities:
             rows = max(self.candidate.batch, 2)
             batched = self.reference.run(self.inquiry, Setup(batch=rows, k=self._zero, dtype=cast))
-            yield f"plain, batch {rows}", changes(base, batched)
-        model = self.model(cast)
-        if model is not None:
+            yield Sample(
+                source=f"plain, batch {rows}", values=changes(base, batched), alone=False
+            )
+        model, scoring = self.model(cast), getattr(self.reference, "scores", None)
+        if Ability.SCORES in self.reference.abilities and scoring is not None:
+            values = changes(base, scoring(self.inquiry, base))
+            yield Sample(source="no drafter, a row at once", values=values, alone=True)
+        elif model is not None:
             block = (self.candidate.k or 4) + 1
-            yield f"no drafter, blocks of {block}", changes(base, self._blocks(model, base, block))
+            values = changes(base, self._blocks(model, base, block))
+            yield Sample(source=f"no drafter, blocks of {block}", values=values, alone=True)
+
+    @cached_property
+    def grid(self) -> float | None:
+        """Step of the reference's own scores, read off them where it names no dtype."""
+        tops = [top for answer in self.expected.answers for top in answer.tops]
+        return grid_of(top.values[0] - top.values[1] for top in tops if len(top.values) > 1)
 
     @property
     def _zero(self) -> int | None:

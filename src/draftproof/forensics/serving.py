@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from draftproof.forensics.subjects.base import Answer, Inquiry, Subject, Task
+from draftproof.forensics.scoring import tops_after
+from draftproof.forensics.subjects.base import TOP, Answer, Inquiry, Subject, Task
 
 QUIET = 0.15  # seconds without a new request after which those waiting are answered together
 PATIENCE = 60.0
@@ -131,7 +132,7 @@ def _read(path: str, body: dict[str, Any]) -> tuple[list[int], Inquiry]:
 
 def _write(path: str, answer: Answer, decode: Callable[[list[int]], str]) -> dict[str, Any]:
     ids = list(answer.ids)
-    listed = [list(zip(top.ids, top.values, strict=True))[:2] for top in answer.tops]
+    listed = [list(zip(top.ids, top.values, strict=True))[:TOP] for top in answer.tops]
     if path == "/v1/completions":
         named = [{f"token_id:{i}": value for i, value in pairs} for pairs in listed]
         choice = {
@@ -183,6 +184,9 @@ def _handler(
         def do_POST(self) -> None:
             number = desk.number()
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if body.get("prompt_logprobs"):
+                self._send(mischief(number, _scored(desk, body["prompt"])))
+                return
             prompt, rules = _read(self.path, body)
             # prompts are told apart by their tokens: rows keep an order that threads do not change
             answer = desk.ask(
@@ -205,6 +209,20 @@ def _handler(
                 return  # the other side has given up
 
     return Handler
+
+
+def _scored(desk: Desk, prompt: list[int]) -> Response:
+    """As vLLM's `prompt_logprobs`: nothing in front of the first token; 400 without a model."""
+    if desk.subject.model is None:
+        return Response(status=400, body=b"{}")
+    with desk.lock:
+        tops = tops_after(desk.subject.model, prompt)[:-1]
+    lines = [
+        {str(i): {"logprob": value} for i, value in zip(top.ids, top.values, strict=True)}
+        for top in tops
+    ]
+    choice = {"index": 0, "text": "", "token_ids": [0], "prompt_logprobs": [None, *lines]}
+    return Response(status=200, body=json.dumps({"choices": [choice]}).encode())
 
 
 def _metrics(desk: Desk) -> str:

@@ -63,7 +63,7 @@ class EngineSubject:
     deliver: Delivery | None = None
     workshop: Workshop = field(default_factory=Workshop, repr=False)
 
-    abilities: ClassVar[frozenset[Ability]] = frozenset(Ability)
+    abilities: ClassVar[frozenset[Ability]] = frozenset(Ability) - {Ability.SCORES}
 
     @property
     def model(self) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -25,12 +26,15 @@ from draftproof.forensics.subjects.base import (
 )
 from draftproof.forensics.subjects.dialects import (
     BadAnswerError,
+    Body,
     Dialect,
     Reply,
+    Vllm,
     counted,
     prometheus,
 )
 
+Read = TypeVar("Read")
 KEY_VARIABLE = "DRAFTPROOF_API_KEY"  # the only place a key may come from
 
 
@@ -73,7 +77,6 @@ class HttpSubject:
     note: str = ""
     budget: Budget = field(default_factory=Budget)
 
-    abilities: ClassVar[frozenset[Ability]] = frozenset({Ability.BATCH, Ability.TOPS})
     model: ClassVar[Any] = None
 
     def __post_init__(self) -> None:
@@ -81,6 +84,12 @@ class HttpSubject:
         if parts.username or parts.password:
             raise InputError(f"no passwords in a URL: set {KEY_VARIABLE} instead")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """Another number of requests at a time; scores where the server's format has them."""
+        found = {Ability.BATCH, Ability.TOPS}
+        return frozenset(found | ({Ability.SCORES} if isinstance(self.dialect, Vllm) else set()))
 
     def settings(self) -> dict[str, Any]:
         """Without any key."""
@@ -113,25 +122,47 @@ class HttpSubject:
             base_url=self.url, timeout=self.timeout, headers=headers, trust_env=False
         )
 
+    def scores(self, inquiry: Inquiry, run: Run) -> Run:
+        """One request per answered row, one at a time: the prompt and the answer as one prompt."""
+        dialect = self.dialect
+        assert isinstance(dialect, Vllm)
+        with self._client() as client:
+            served = self.served or self._served(client)
+
+            def ask(task: Task, answer: Answer) -> Answer:
+                if answer.error or not answer.ids or not task.prompt:
+                    return Answer(error="nothing to score")
+                body = dialect.scoring(task, answer.ids, served)
+                read = partial(dialect.scored, first=len(task.prompt))
+                tops = self._post(client, body, read)
+                return Answer(error=tops) if isinstance(tops, str) else replace(answer, tops=tops)
+
+            pairs = zip(inquiry.tasks, run.answers, strict=True)
+            return Run(answers=tuple(ask(task, answer) for task, answer in pairs))
+
     def _ask(self, client: httpx.Client, task: Task, inquiry: Inquiry, served: str | None) -> Reply:
+        body = self.dialect.request(task, inquiry, served)
+        reply = self._post(client, body, self.dialect.reply)
+        return Reply(answer=Answer(error=reply)) if isinstance(reply, str) else reply
+
+    def _post(self, client: httpx.Client, body: Body, read: Callable[[Any], Read]) -> Read | str:
+        """What `read` makes of the response, or why there is none."""
         refusal = self.budget.refusal()
         if refusal is not None:
-            return Reply(answer=Answer(error=refusal))
+            return refusal
         try:
-            response = client.post(
-                self.dialect.path, json=self.dialect.request(task, inquiry, served)
-            )
+            response = client.post(self.dialect.path, json=body)
             if response.status_code != 200:
-                return Reply(answer=Answer(error=f"HTTP {response.status_code}"))
-            return self.dialect.reply(response.json())
+                return f"HTTP {response.status_code}"
+            return read(response.json())
         except httpx.TimeoutException:
-            return Reply(answer=Answer(error=f"timed out after {self.timeout:g} s"))
+            return f"timed out after {self.timeout:g} s"
         except httpx.HTTPError as error:
-            return Reply(answer=Answer(error=f"{type(error).__name__}: no complete response"))
+            return f"{type(error).__name__}: no complete response"
         except BadAnswerError as error:
-            return Reply(answer=Answer(error=str(error)))
+            return str(error)
         except ValueError:
-            return Reply(answer=Answer(error="the response is not JSON"))
+            return "the response is not JSON"
 
     def _served(self, client: httpx.Client) -> str | None:
         """The first model of /v1/models, None where there is no such list."""
