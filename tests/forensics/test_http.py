@@ -83,9 +83,7 @@ def test_a_text_only_server_is_made_into_tokens_again() -> None:
 def test_a_server_scores_its_own_answers_and_the_noise_is_measured_with_it() -> None:
     stage = tiny_stage(Scene.PLAIN)
     with serving(stage.reference()) as url:
-        lab = Lab(
-            reference=client(url, k=0, batch=1), candidate=client(url), inquiry=stage.inquiry
-        )
+        lab = Lab(reference=client(url, k=0, batch=1), candidate=client(url), inquiry=stage.inquiry)
         scored = lab.reference.scores(stage.inquiry, lab.expected)  # type: ignore[attr-defined]
         noise = lab.noise(None)
     assert [a.error for a in scored.answers] == [None] * 4
@@ -100,6 +98,37 @@ def test_a_server_that_cannot_score_is_no_error_of_the_rows() -> None:
         subject = client(url)
         scored = subject.scores(inquiry(2), subject.run(inquiry(2)))
     assert all("HTTP 400" in (a.error or "") for a in scored.answers)
+
+
+def test_a_twin_in_float32_is_asked_for_the_controls() -> None:
+    """Two servers whose forks are gone in float32, and two whose forks stay."""
+    right, wrong = [answer([1, 2, 3, 4], 0.0625)], [answer([1, 2, 99, 5], 0.0625)]
+
+    def cause(twin: list[Answer]) -> Diagnosis:
+        with ExitStack() as stack:
+            plain, forked, clean, other = (
+                stack.enter_context(serving(Canned(respond=lambda setup, rows=rows: rows)))
+                for rows in (right, wrong, right, twin)
+            )
+            reference = client(plain, k=0, float32=clean)
+            candidate = client(forked, k=3, float32=other)
+            return diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry(1)))
+
+    gone = cause(right).finding
+    assert gone.cause is Cause.NUMERIC
+    assert "gone in float32" in gone.reasons
+    assert gone.missing == ()
+    assert cause(wrong).finding.cause is not Cause.NUMERIC
+
+
+def test_a_verdict_on_text_says_that_it_is_one() -> None:
+    with serving(by_prompt()) as url:
+        dialect = OpenAI(retokenise=lambda text: [int(word) for word in text.split()])
+        subject = client(url, dialect, note="text only")
+        lab = Lab(reference=by_prompt(), candidate=subject, inquiry=inquiry(2))
+        found = diagnose(lab).finding
+    assert found.cause is Cause.EXACT
+    assert "candidate: text only" in found.reasons
 
 
 FAULTS = (
@@ -224,6 +253,8 @@ def test_a_key_is_sent_and_never_written(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_password_in_a_url_is_refused() -> None:
     with pytest.raises(InputError, match=KEY_VARIABLE):
         client("http://user:secret@127.0.0.1:1")
+    with pytest.raises(InputError, match=KEY_VARIABLE):
+        client("http://127.0.0.1:1", float32="http://user:secret@127.0.0.1:2")
 
 
 # -- formats ---------------------------------------------------------------------------------------

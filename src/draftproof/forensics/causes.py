@@ -15,6 +15,9 @@ from draftproof.forensics.subjects.base import Ability
 from draftproof.forensics.verdicts import GRAVITY, Cause, Finding, Kind
 
 
+NOISE_CONTROLS = ("reference_batched", "reference_rescored")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
     """The verdict on a run, and on every row that differs or failed (by task index)."""
@@ -31,9 +34,14 @@ def diagnose(lab: Lab) -> Diagnosis:
     failures = _failures(lab)
     forks = lab.forks(lab.expected, lab.found, lab.dtype)
     rows = failures | _explained(lab, forks)
+    if forks and lab.controls:
+        for name in NOISE_CONTROLS:  # their gaps are the band: the report shows what they are
+            outcome(lab, name)
     quiet = not any(f.cause in (Cause.BUG, Cause.HARNESS) for f in rows.values())
     hidden = _hidden(lab) if quiet and len(failures) < len(lab.inquiry.tasks) else None
-    return Diagnosis(finding=hidden or _overall(lab, rows), rows=rows, forks=forks)
+    finding = hidden or _overall(lab, rows, forks)
+    finding = replace(finding, reasons=(*finding.reasons, *lab.notes))
+    return Diagnosis(finding=finding, rows=rows, forks=forks)
 
 
 def _diagnose_draws(lab: Lab) -> Diagnosis:
@@ -51,7 +59,7 @@ def _diagnose_draws(lab: Lab) -> Diagnosis:
         for task, answer in zip(lab.inquiry.tasks, lab.found.answers, strict=True)
         if answer.error is not None
     }
-    finding = _overall(lab, failures) if failures else judge(lab.found, lab.inquiry, model)
+    finding = _overall(lab, failures, ()) if failures else judge(lab.found, lab.inquiry, model)
     return Diagnosis(finding=finding, rows=failures, forks=())
 
 
@@ -184,7 +192,7 @@ def _not_speculating(lab: Lab) -> bool:
     return True
 
 
-def _overall(lab: Lab, rows: dict[int, Finding]) -> Finding:
+def _overall(lab: Lab, rows: dict[int, Finding], forks: tuple[Fork, ...]) -> Finding:
     """The gravest of the rows' findings; EXACT where there is none."""
     if not rows:
         speculating = lab.found.counters.speculating
@@ -197,5 +205,27 @@ def _overall(lab: Lab, rows: dict[int, Finding]) -> Finding:
         )
     worst = min(rows.values(), key=lambda finding: GRAVITY.index(finding.cause))
     same = sum(f.cause is worst.cause for f in rows.values())
+    if worst.cause is Cause.NUMERIC:
+        return _numeric_as_a_whole(lab, worst, [fork for fork in forks if fork.row in rows])
     head = f"{same} of {len(lab.inquiry.tasks)} rows: {worst.cause.value}"
     return replace(worst, reasons=(head, *worst.reasons))
+
+
+def _numeric_as_a_whole(lab: Lab, one: Finding, forks: list[Fork]) -> Finding:
+    """The evidence of all near ties together, in place of that of the first row."""
+    gaps = sorted(fork.gap for fork in forks if fork.gap is not None)
+    steps = [fork.steps for fork in forks if fork.steps is not None]
+    spread = f"{gaps[0]:.3g} to {gaps[-1]:.3g}" if gaps else "not shown"
+    in_steps = f", at most {max(steps):.3g} steps of the dtype" if steps else ""
+    head = (
+        f"{len(forks)} of {len(lab.inquiry.tasks)} rows fork, each where two tokens nearly tie: "
+        f"gaps {spread}{in_steps}, at the reference's own shape"
+    )
+    batched = outcome(lab, "reference_batched")
+    itself: tuple[str, ...] = ()
+    if batched.ran and batched.forks:
+        itself = (
+            f"the reference without speculation, {lab.rows} rows at a time, differs from itself "
+            f"on {len(batched.forks)} of {batched.rows} rows",
+        )
+    return replace(one, reasons=(head, *itself, *one.reasons[1:]))

@@ -60,7 +60,13 @@ class Stage:
         ways: dict[str, Any] = {"numerics": NUMERICS}
         if fault is not None and fault.method is not None:
             ways["method"] = fault.method
-        options = {"batch": self.batch, "k": self.k, "draft": self.draft, "options": ways, **changes}
+        options = {
+            "batch": self.batch,
+            "k": self.k,
+            "draft": self.draft,
+            "options": ways,
+            **changes,
+        }
         return EngineSubject(
             name=f"{self.name}: {fault.name if fault else 'correct'}",
             target=self.target,

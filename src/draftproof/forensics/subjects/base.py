@@ -181,7 +181,7 @@ class Subject(Protocol):
 class Scoring(Protocol):
     """A subject with Ability.SCORES."""
 
-    def scores(self, inquiry: Inquiry, run: Run) -> Run:
+    def scores(self, inquiry: Inquiry, run: Run, dtype: str | None = None) -> Run:
         """The likeliest tokens in front of each token of `run`, row by row, each row in one
         forward of its own: another shape, and neither a drafter nor a neighbour."""
 

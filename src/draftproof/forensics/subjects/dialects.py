@@ -105,7 +105,6 @@ class Vllm:
             )
         )
 
-
     def scoring(self, task: Task, ids: Sequence[int], model: str | None) -> Body:
         """The prompt and an answer, to be scored and not continued (one token is the least)."""
         return {

@@ -65,6 +65,7 @@ class HttpSubject:
     served:  the model's name for the server; None asks /v1/models
     timeout: seconds per request
     note:    said in every report, for instance that texts were made into tokens again
+    float32: URL of the same server started in float32, for the controls that look for logic
     """
 
     name: str
@@ -75,21 +76,22 @@ class HttpSubject:
     k: int | None = None
     timeout: float = 120.0
     note: str = ""
+    float32: str | None = None
     budget: Budget = field(default_factory=Budget)
 
     model: ClassVar[Any] = None
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.username or parts.password:
-            raise InputError(f"no passwords in a URL: set {KEY_VARIABLE} instead")
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.url = _clean_url(self.url)
+        self.float32 = None if self.float32 is None else _clean_url(self.float32)
 
     @property
     def abilities(self) -> frozenset[Ability]:
         """Another number of requests at a time; scores where the server's format has them."""
         found = {Ability.BATCH, Ability.TOPS}
-        return frozenset(found | ({Ability.SCORES} if isinstance(self.dialect, Vllm) else set()))
+        found |= {Ability.SCORES} if isinstance(self.dialect, Vllm) else set()
+        found |= {Ability.FLOAT32} if self.float32 is not None else set()
+        return frozenset(found)
 
     def settings(self) -> dict[str, Any]:
         """Without any key."""
@@ -100,11 +102,12 @@ class HttpSubject:
             "k": self.k,
             "timeout": self.timeout,
         }
+        known |= {"float32": self.float32} if self.float32 is not None else {}
         return known | ({"note": self.note} if self.note else {})
 
     def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
         """All tasks, at most `batch` of them in flight; order of answers is order of tasks."""
-        with self._client() as client:
+        with self._client(setup.dtype) as client:
             served = self.served or self._served(client)
             before = self._metrics(client)
             with ThreadPoolExecutor(setup.batch or self.batch) as pool:
@@ -114,19 +117,18 @@ class HttpSubject:
             counters = self._counters(replies, before, self._metrics(client))
         return Run(answers=tuple(reply.answer for reply in replies), counters=counters)
 
-    def _client(self) -> httpx.Client:
+    def _client(self, dtype: str | None = None) -> httpx.Client:
         key = os.environ.get(KEY_VARIABLE)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # trust_env: no proxy of the environment between us and the server under test
-        return httpx.Client(
-            base_url=self.url, timeout=self.timeout, headers=headers, trust_env=False
-        )
+        url = self.url if dtype is None or self.float32 is None else self.float32
+        return httpx.Client(base_url=url, timeout=self.timeout, headers=headers, trust_env=False)
 
-    def scores(self, inquiry: Inquiry, run: Run) -> Run:
+    def scores(self, inquiry: Inquiry, run: Run, dtype: str | None = None) -> Run:
         """One request per answered row, one at a time: the prompt and the answer as one prompt."""
         dialect = self.dialect
         assert isinstance(dialect, Vllm)
-        with self._client() as client:
+        with self._client(dtype) as client:
             served = self.served or self._served(client)
 
             def ask(task: Task, answer: Answer) -> Answer:
@@ -196,3 +198,11 @@ class HttpSubject:
             accepted=sum(accepted) if accepted else None,
             source=f"{self.dialect.name} responses",
         )
+
+
+def _clean_url(url: str) -> str:
+    """Without query and fragment. Raises InputError for a password in it."""
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise InputError(f"no passwords in a URL: set {KEY_VARIABLE} instead")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
