@@ -14,7 +14,6 @@ from draftproof.forensics.rules.plain import ties
 from draftproof.forensics.subjects.base import Ability
 from draftproof.forensics.verdicts import GRAVITY, Cause, Finding, Kind
 
-
 NOISE_CONTROLS = ("reference_batched", "reference_rescored")
 
 
@@ -87,7 +86,7 @@ def _explained(lab: Lab, forks: tuple[Fork, ...]) -> dict[int, Finding]:
     found = {fork.row: _numeric(lab, fork) for fork in forks if fork not in logic}
     if logic:
         finding = _by_table(lab)
-        found |= {fork.row: _at(finding, fork) for fork in logic}
+        found |= {fork.row: _at(finding, fork, lab) for fork in logic}
     return found
 
 
@@ -108,7 +107,7 @@ def _is_numeric(lab: Lab, fork: Fork) -> bool:
 def _numeric(lab: Lab, fork: Fork) -> Finding:
     noise = lab.noise(lab.dtype)
     reasons = [
-        _gap_in_words(fork),
+        _gap_in_words(fork, lab),
         f"measured noise of such gaps: {noise.band:.3g} ({noise.samples} places; "
         f"{' and '.join(noise.sources) or 'no control could run'})",
     ]
@@ -124,16 +123,21 @@ def _numeric(lab: Lab, fork: Fork) -> Finding:
     )
 
 
-def _gap_in_words(fork: Fork) -> str:
+def _steps_in_words(lab: Lab) -> str:
+    """A server names no dtype: then steps are those of the grid that its scores lie on."""
+    return "steps of the dtype" if lab.dtype else f"steps of {lab.grid:.3g}, its scores' grid"
+
+
+def _gap_in_words(fork: Fork, lab: Lab) -> str:
     if fork.gap is None:
         return "the gap at the fork is not shown"
     at_least = "at least " if fork.bounded else ""
-    steps = "" if fork.steps is None else f" = {fork.steps:.3g} steps of the dtype"
+    steps = "" if fork.steps is None else f" = {fork.steps:.3g} {_steps_in_words(lab)}"
     return f"gap at the fork {at_least}{fork.gap:.3g}{steps}, at the reference's own shape"
 
 
-def _at(finding: Finding, fork: Fork) -> Finding:
-    return replace(finding, reasons=(_gap_in_words(fork), *finding.reasons))
+def _at(finding: Finding, fork: Fork, lab: Lab) -> Finding:
+    return replace(finding, reasons=(_gap_in_words(fork, lab), *finding.reasons))
 
 
 def _by_table(lab: Lab) -> Finding:
@@ -216,7 +220,7 @@ def _numeric_as_a_whole(lab: Lab, one: Finding, forks: list[Fork]) -> Finding:
     gaps = sorted(fork.gap for fork in forks if fork.gap is not None)
     steps = [fork.steps for fork in forks if fork.steps is not None]
     spread = f"{gaps[0]:.3g} to {gaps[-1]:.3g}" if gaps else "not shown"
-    in_steps = f", at most {max(steps):.3g} steps of the dtype" if steps else ""
+    in_steps = f" (at most {max(steps):.3g} {_steps_in_words(lab)})" if steps else ""
     head = (
         f"{len(forks)} of {len(lab.inquiry.tasks)} rows fork, each where two tokens nearly tie: "
         f"gaps {spread}{in_steps}, at the reference's own shape"
