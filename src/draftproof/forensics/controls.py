@@ -138,7 +138,7 @@ def serial(lab: Lab) -> Outcome:
 
 
 def own(lab: Lab) -> Outcome:
-    """As asked, in the arithmetic of the controls (the float32 rerun)."""
+    """As asked, in float32 where both sides can: rounding goes, logic stays."""
     return lab.against_reference("own", lab.candidate, OWN)
 
 

@@ -65,11 +65,12 @@ def changes(reference: Run, other: Run) -> list[float]:
         # the token at which they part was still scored after the same tokens
         same = common_prefix(mine.ids, theirs.ids) + 1
         pairs = zip(mine.tops[:same], theirs.tops[:same], strict=False)
-        found += [change for a, b in pairs if (change := _change(a, b)) is not None]
+        found += [change for a, b in pairs if (change := gap_change(a, b)) is not None]
     return found
 
 
-def _change(one: Top, other: Top) -> float | None:
+def gap_change(one: Top, other: Top) -> float | None:
+    """How far the gap of the two likeliest tokens of `one` differs in `other`; None: not shown."""
     if len(one.ids) < 2:
         return None
     first, second = one.ids[:2]

@@ -18,6 +18,7 @@ from draftproof.testing import random_prompts, tiny_model, tiny_tokenizer
 
 LENGTHS = (3, 11, 19, 6)  # unlike each other, and none of them a multiple of anything
 BATCH, K, NEW = 4, 3, 17
+DEMO_NEW = 64  # a trained model is sure of most tokens: a fault needs longer to show
 NUMERICS = "fast"  # faults are of logic: in float32 the tokens are the same with either numerics
 VOCABULARY, DRAWS = 7, 3000  # of the sampled scene
 NOISE = 0.15  # of a draft that agrees with its target about half of the time
@@ -149,14 +150,18 @@ def demo_stage(scene: Scene) -> Stage | None:
     tokenizer = AutoTokenizer.from_pretrained(folders[0])
     prompts = [tokenizer(text)["input_ids"] for text in DEMO_PROMPTS[2:6]]
     stage = Stage(
-        name="demo", target=target, draft=draft, tokenizer=tokenizer, inquiry=_inquiry(prompts)
+        name="demo",
+        target=target,
+        draft=draft,
+        tokenizer=tokenizer,
+        inquiry=_inquiry(prompts, DEMO_NEW),
     )
     return set_up(stage, scene)
 
 
-def _inquiry(prompts: Sequence[Sequence[int]]) -> Inquiry:
+def _inquiry(prompts: Sequence[Sequence[int]], new: int = NEW) -> Inquiry:
     tasks = tuple(Task(index=i, prompt=tuple(ids)) for i, ids in enumerate(prompts))
-    return Inquiry(tasks=tasks, max_new_tokens=NEW, eos_token_id=())
+    return Inquiry(tasks=tasks, max_new_tokens=new, eos_token_id=())
 
 
 # -- scenes ----------------------------------------------------------------------------------------
