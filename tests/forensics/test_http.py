@@ -12,12 +12,13 @@ import pytest
 
 from draftproof.errors import InputError
 from draftproof.forensics.causes import Diagnosis, diagnose
-from draftproof.forensics.examine import examine
+from draftproof.forensics.examine import Controls, examine
 from draftproof.forensics.faults import Scene, by_name
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.report import render
 from draftproof.forensics.serving import (
     Mischief,
+    Response,
     breaks,
     fickle,
     hangs,
@@ -199,6 +200,25 @@ def test_a_server_that_fails_gives_errors_per_row_and_no_verdict(
     assert all(said in row.reasons[0] for row in diagnosis.rows.values())
 
 
+@pytest.mark.parametrize("mischief", [breaks(), truncates()], ids=["500", "truncates"])
+def test_a_reference_that_fails_gives_errors_per_row_too(mischief: Mischief) -> None:
+    with serving(by_prompt(), mischief=mischief) as url:
+        lab = Lab(reference=client(url), candidate=by_prompt(), inquiry=inquiry(3))
+        diagnosis = diagnose(lab)
+    assert diagnosis.finding.cause is Cause.UNDECIDED
+    assert all(row.reasons[0].startswith("reference: ") for row in diagnosis.rows.values())
+
+
+def test_a_server_that_breaks_while_the_controls_run_gives_no_verdict() -> None:
+    """The rows were answered and differ; the second question, of the A/A control, is not."""
+    wrong = Canned(respond=lambda setup: [answer([1, 2, 99, 5], 5.0)])
+    with serving(by_prompt(), mischief=breaks(first=1)) as url:
+        lab = Lab(reference=client(url), candidate=wrong, inquiry=inquiry(1))
+        found = diagnose(lab).finding
+    assert (found.cause, found.rule) == (Cause.UNDECIDED, "reference contradicts itself")
+    assert any("failed on 1 rows" in reason for reason in found.reasons)
+
+
 def test_a_server_that_breaks_half_way_says_which_rows() -> None:
     diagnosis = against(breaks(first=2), batch=1)
     assert diagnosis.finding.cause is Cause.UNDECIDED
@@ -211,6 +231,39 @@ def test_a_server_that_changes_its_mind_is_undecided() -> None:
         Cause.UNDECIDED,
         "candidate changes its mind",
     )
+
+
+def test_agreement_by_luck_is_undecided_where_all_controls_run() -> None:
+    """The first answer is right and every later one is another: equal rows say nothing then."""
+
+    def lucky(number: int, response: Response) -> Response:
+        return response if number == 0 else fickle(number, response)
+
+    def cause(mischief: Mischief, which: Controls) -> Cause:
+        with serving(by_prompt(), mischief=mischief) as url:
+            seen = examine(by_prompt(), client(url, batch=1), inquiry(1), which=which)
+        return seen.diagnosis.finding.cause
+
+    assert cause(lucky, Controls.ALL) is Cause.UNDECIDED
+    assert cause(honest, Controls.ALL) is Cause.EXACT
+    assert cause(lucky, Controls.AUTO) is Cause.EXACT  # nobody asked twice
+
+
+def test_a_float32_twin_that_fails_leaves_its_evidence_missing() -> None:
+    right, wrong = [answer([1, 2, 3, 4], 0.0625)], [answer([1, 2, 99, 5], 0.0625)]
+    with ExitStack() as stack:
+        plain, forked = (
+            stack.enter_context(serving(Canned(respond=lambda setup, rows=rows: rows)))
+            for rows in (right, wrong)
+        )
+        nobody = "http://127.0.0.1:1"
+        reference = client(plain, k=0, float32=nobody)
+        candidate = client(forked, k=3, float32=nobody)
+        lab = Lab(reference=reference, candidate=candidate, inquiry=inquiry(1))
+        found = diagnose(lab).finding
+    assert found.cause is not Cause.BUG
+    assert "gone in float32" not in found.reasons
+    assert found.missing
 
 
 def test_an_honest_server_is_not_accused() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from draftproof.forensics.controls import outcome
+from draftproof.forensics.controls import outcome, rerun
 from draftproof.forensics.distribution import judge
 from draftproof.forensics.drafts import audit
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.rules import RULES, Rule
 from draftproof.forensics.rules.plain import ties
+from draftproof.forensics.rules.trust import TRUST
 from draftproof.forensics.subjects.base import Ability
 from draftproof.forensics.verdicts import GRAVITY, Cause, Finding, Kind
 
@@ -38,9 +39,20 @@ def diagnose(lab: Lab) -> Diagnosis:
             outcome(lab, name)
     quiet = not any(f.cause in (Cause.BUG, Cause.HARNESS) for f in rows.values())
     hidden = _hidden(lab) if quiet and len(failures) < len(lab.inquiry.tasks) else None
-    finding = hidden or _overall(lab, rows, forks)
+    finding = _unless_fickle(lab, hidden or _overall(lab, rows, forks))
     finding = replace(finding, reasons=(*finding.reasons, *lab.notes))
     return Diagnosis(finding=finding, rows=rows, forks=forks)
+
+
+def _unless_fickle(lab: Lab, finding: Finding) -> Finding:
+    """Agreement with a side that contradicts itself is luck; said where A/A controls have run."""
+    if finding.cause not in (Cause.EXACT, Cause.NUMERIC):
+        return finding
+    for name, rule in zip(("again", "again_candidate"), TRUST, strict=False):
+        reasons = rule.holds(lab) if name in lab.outcomes else None
+        if reasons is not None:
+            return Finding(cause=rule.cause, rule=rule.name, reasons=reasons, missing=rule.missing)
+    return finding
 
 
 def _diagnose_draws(lab: Lab) -> Diagnosis:
@@ -94,11 +106,10 @@ def _is_numeric(lab: Lab, fork: Fork) -> bool:
     """A near tie that float32, where it can be had, decides as the reference does."""
     if fork.overshoot is not None or ties(lab):
         return False
-    if lab.clean is None:
+    clean = rerun(lab)
+    if clean is None:
         return fork.near is True and outcome(lab, "again").clean
-    rerun = outcome(lab, "own")
-    gone = rerun.clean
-    if not gone:
+    if not clean.clean:
         return False
     # gone in float32: what is left is arithmetic, if the gap is one that arithmetic can make
     return fork.near is True or (fork.gap is not None and fork.gap <= lab.max_gap)
@@ -114,7 +125,7 @@ def _numeric(lab: Lab, fork: Fork) -> Finding:
     if noise.doubted:
         reasons.append(f"not all of it counts as noise: {noise.doubted}")
     missing: list[str] = []
-    if lab.clean is None:
+    if rerun(lab) is None:
         missing.append("a float32 rerun of both sides")
     else:
         reasons.append("gone in float32")
@@ -128,11 +139,15 @@ def _steps_in_words(lab: Lab) -> str:
     return "steps of the dtype" if lab.dtype else f"steps of {lab.grid:.3g}, its scores' grid"
 
 
+def _counted(steps: float) -> str:
+    return f"{steps:.3g}" if steps < 100 else f"{steps:,.0f}"
+
+
 def _gap_in_words(fork: Fork, lab: Lab) -> str:
     if fork.gap is None:
         return "the gap at the fork is not shown"
     at_least = "at least " if fork.bounded else ""
-    steps = "" if fork.steps is None else f" = {fork.steps:.3g} {_steps_in_words(lab)}"
+    steps = "" if fork.steps is None else f" = {_counted(fork.steps)} {_steps_in_words(lab)}"
     return f"gap at the fork {at_least}{fork.gap:.3g}{steps}, at the reference's own shape"
 
 
@@ -167,8 +182,8 @@ def _hidden(lab: Lab) -> Finding | None:
         )
     checked = audit(lab, lab.found, None)
     if checked is not None and checked.drifts and lab.clean and _casts(lab):
-        rerun = outcome(lab, "own").run
-        checked = audit(lab, rerun, lab.clean) if rerun is not None else checked
+        again = outcome(lab, "own").run
+        checked = audit(lab, again, lab.clean) if again is not None else checked
     if checked is None or not checked.drifts:
         return None
     return Finding(
@@ -220,7 +235,7 @@ def _numeric_as_a_whole(lab: Lab, one: Finding, forks: list[Fork]) -> Finding:
     gaps = sorted(fork.gap for fork in forks if fork.gap is not None)
     steps = [fork.steps for fork in forks if fork.steps is not None]
     spread = f"{gaps[0]:.3g} to {gaps[-1]:.3g}" if gaps else "not shown"
-    in_steps = f" (at most {max(steps):.3g} {_steps_in_words(lab)})" if steps else ""
+    in_steps = f" (at most {_counted(max(steps))} {_steps_in_words(lab)})" if steps else ""
     head = (
         f"{len(forks)} of {len(lab.inquiry.tasks)} rows fork, each where two tokens nearly tie: "
         f"gaps {spread}{in_steps}, at the reference's own shape"

@@ -142,6 +142,14 @@ def own(lab: Lab) -> Outcome:
     return lab.against_reference("own", lab.candidate, OWN)
 
 
+def rerun(lab: Lab) -> Outcome | None:
+    """The rerun in clean arithmetic; None where it cannot be had, or failed and shows nothing."""
+    if lab.clean is None:
+        return None
+    found = outcome(lab, "own")
+    return None if found.errors and not found.hard else found
+
+
 def permuted(lab: Lab) -> Outcome:
     """The same rows in reverse order."""
     asked = replace(lab.inquiry, tasks=lab.inquiry.tasks[::-1])

@@ -236,10 +236,10 @@ def examine(
         max_gap=rules.max_gap,
         controls=which is not Controls.NONE,
     )
-    diagnosis = diagnose(lab)
-    if which is Controls.ALL:
+    if which is Controls.ALL and inquiry.temperature is None:
         for name in controls.names(lab):
             controls.outcome(lab, name)
+    diagnosis = diagnose(lab)
     return Examination(lab=lab, diagnosis=diagnosis, policy=rules, decode=decode)
 
 

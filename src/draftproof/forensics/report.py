@@ -32,7 +32,7 @@ def render(report: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "short": short}
+    environment.filters |= {"percent": percent, "short": short, "token": token}
     return environment.get_template("report.html.j2").render(
         report=report,
         headline=headline(report),
@@ -67,6 +67,12 @@ def percent(share: float | None) -> str:
 def short(value: float | None) -> str:
     """A number in three digits."""
     return "–" if value is None else f"{value:.3g}"
+
+
+def token(one: dict[str, Any]) -> str:
+    """Text of a token with its line ends to be seen, or its id where nobody decodes."""
+    text = one["text"]
+    return str(one["id"]) if text is None else text.replace("\n", "↵") or f"<{one['id']}>"
 
 
 # -- drawings: geometry here, marks in the template ------------------------------------------------
