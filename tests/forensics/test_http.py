@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from draftproof.errors import InputError
+from draftproof.forensics import serving as servers
 from draftproof.forensics.causes import Diagnosis, diagnose
 from draftproof.forensics.examine import Controls, examine
 from draftproof.forensics.faults import Scene, by_name
@@ -23,10 +24,9 @@ from draftproof.forensics.serving import (
     fickle,
     hangs,
     honest,
-    serving,
     truncates,
 )
-from draftproof.forensics.stages import Stage, tiny_stage
+from draftproof.forensics.stages import Stage, quick_stage
 from draftproof.forensics.subjects.base import Answer, Subject
 from draftproof.forensics.subjects.dialects import (
     BadAnswerError,
@@ -44,6 +44,13 @@ from draftproof.forensics.verdicts import Cause
 from .canned import Canned, answer, inquiry
 
 ROWS = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
+
+
+AT_ONCE = 0.01  # seconds: subjects that answer by the prompt need not wait for a batch
+
+
+def serving(subject: Subject, **options: Any) -> Any:
+    return servers.serving(subject, **{"quiet": AT_ONCE, **options})
 
 
 def client(url: str, dialect: Dialect | None = None, **options: Any) -> HttpSubject:
@@ -82,7 +89,7 @@ def test_a_text_only_server_is_made_into_tokens_again() -> None:
 
 
 def test_a_server_scores_its_own_answers_and_the_noise_is_measured_with_it() -> None:
-    stage = tiny_stage(Scene.PLAIN)
+    stage = quick_stage(Scene.PLAIN)
     with serving(stage.reference()) as url:
         lab = Lab(reference=client(url, k=0, batch=1), candidate=client(url), inquiry=stage.inquiry)
         scored = lab.reference.scores(stage.inquiry, lab.expected)  # type: ignore[attr-defined]
@@ -149,14 +156,14 @@ def two_servers(stage: Stage, name: str | None) -> Iterator[tuple[HttpSubject, H
     with ExitStack() as stack:
         plain = stack.enter_context(serving(stage.reference()))
         fault = by_name(name) if name else None
-        faulty = stack.enter_context(serving(stage.candidate(fault)))
+        faulty = stack.enter_context(serving(stage.candidate(fault), quiet=servers.QUIET))
         yield client(plain, k=0, batch=1), client(faulty, k=stage.k, batch=stage.batch)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_behind_a_server_gets_its_right_name(name: str) -> None:
     fault = by_name(name)
-    stage = tiny_stage(fault.scene)
+    stage = quick_stage(fault.scene)
     with two_servers(stage, name) as (reference, candidate):
         lab = Lab(reference=reference, candidate=candidate, inquiry=stage.inquiry)
         found = diagnose(lab).finding
@@ -164,7 +171,7 @@ def test_a_fault_behind_a_server_gets_its_right_name(name: str) -> None:
 
 
 def test_a_correct_server_raises_no_alarm() -> None:
-    stage = tiny_stage(Scene.PLAIN)
+    stage = quick_stage(Scene.PLAIN)
     with two_servers(stage, None) as (reference, candidate):
         lab = Lab(reference=reference, candidate=candidate, inquiry=stage.inquiry)
         found = diagnose(lab).finding

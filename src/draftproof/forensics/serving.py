@@ -18,7 +18,7 @@ from typing import Any
 from draftproof.forensics.scoring import tops_after
 from draftproof.forensics.subjects.base import TOP, Answer, Inquiry, Subject, Task
 
-QUIET = 0.15  # seconds without a new request after which those waiting are answered together
+QUIET = 0.15  # seconds; see Desk
 PATIENCE = 60.0
 
 
@@ -45,9 +45,13 @@ class _Waiting:
 
 @dataclass(kw_only=True)
 class Desk:
-    """Takes requests from many connections and answers those that came together as one batch."""
+    """Takes requests from many connections and answers those that came together as one batch.
+
+    quiet: seconds without a new request after which those waiting are answered
+    """
 
     subject: Subject
+    quiet: float = QUIET
     waiting: list[_Waiting] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
@@ -74,9 +78,9 @@ class Desk:
 
     def work(self) -> None:
         """Answer batch after batch until closed."""
-        while not self.closed.wait(QUIET / 5):
+        while not self.closed.wait(self.quiet / 5):
             with self.lock:
-                ready = bool(self.waiting) and time.monotonic() - self.last > QUIET
+                ready = bool(self.waiting) and time.monotonic() - self.last > self.quiet
                 batch, self.waiting = (self.waiting, []) if ready else ([], self.waiting)
             if batch:
                 self._answer(batch)
@@ -245,9 +249,13 @@ def serving(
     *,
     mischief: Mischief = honest,
     decode: Callable[[list[int]], str] = lambda ids: " ".join(map(str, ids)),
+    quiet: float = QUIET,
 ) -> Iterator[str]:
-    """Serve a subject on a free port of the loopback; yields the URL."""
-    desk = Desk(subject=subject)
+    """Serve a subject on a free port of the loopback; yields the URL.
+
+    quiet: as in Desk; next to nothing where requests come one at a time
+    """
+    desk = Desk(subject=subject, quiet=quiet)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(desk, mischief, decode))
     server.daemon_threads = True
     threads = [
