@@ -132,6 +132,27 @@ def test_ends_that_overshoot_by_up_to_a_block_are_a_bug() -> None:
     assert (found.cause, found.kind) == (Cause.BUG, Kind.ENDING)
 
 
+def test_a_token_that_the_candidate_itself_does_not_choose_was_not_verified() -> None:
+    """The scores of the candidate are right and its token is not: no rounding does that."""
+    said = [*answer(RIGHT[0]).tops]
+    unverified = [Answer(ids=tuple(FORKED[0]), tops=tuple(said)), answer(RIGHT[1])]
+    found = diagnose(lab(Canned(respond=always(RIGHT), k=0), Canned(respond=lambda s: unverified)))
+    assert (found.finding.rule, found.finding.kind) == ("not its own choice", Kind.UNVERIFIED)
+    chosen = diagnose(lab(Canned(respond=always(RIGHT), k=0), Canned(respond=always(FORKED))))
+    assert chosen.finding.rule != "not its own choice"
+
+
+def test_both_numbers_low_means_positions_only_where_the_first_tokens_are_wrong() -> None:
+    rows = [list(range(row, row + 12)) for row in (100, 200, 300, 400)]
+    early = [[ids[0], *range(500 + n, 511 + n)] for n, ids in enumerate(rows)]
+    late = [[*ids[:3], *range(500 + n, 509 + n)] for n, ids in enumerate(rows)]
+    kinds = []
+    for wrong in (early, late):
+        sides = Canned(respond=always(rows), k=0), Canned(respond=always(wrong))
+        kinds.append(diagnose(lab(*sides, rows=4)).finding.kind)
+    assert kinds == [Kind.POSITIONS, Kind.UNKNOWN]
+
+
 def test_tokens_in_another_order_are_recognised() -> None:
     mixed = [[2, 1, 4, 3, 6, 5, 8, 7], RIGHT[1]]
     found = diagnose(lab(Canned(respond=always(RIGHT)), Canned(respond=always(mixed)))).finding

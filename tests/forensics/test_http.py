@@ -11,21 +11,22 @@ from typing import Any
 import pytest
 
 from draftproof.errors import InputError
+from draftproof.forensics import serving as servers
 from draftproof.forensics.causes import Diagnosis, diagnose
-from draftproof.forensics.examine import examine
+from draftproof.forensics.examine import Controls, examine
 from draftproof.forensics.faults import Scene, by_name
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.report import render
 from draftproof.forensics.serving import (
     Mischief,
+    Response,
     breaks,
     fickle,
     hangs,
     honest,
-    serving,
     truncates,
 )
-from draftproof.forensics.stages import Stage, tiny_stage
+from draftproof.forensics.stages import Stage, quick_stage
 from draftproof.forensics.subjects.base import Answer, Subject
 from draftproof.forensics.subjects.dialects import (
     BadAnswerError,
@@ -43,6 +44,13 @@ from draftproof.forensics.verdicts import Cause
 from .canned import Canned, answer, inquiry
 
 ROWS = [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
+
+
+AT_ONCE = 0.01  # seconds: subjects that answer by the prompt need not wait for a batch
+
+
+def serving(subject: Subject, **options: Any) -> Any:
+    return servers.serving(subject, **{"quiet": AT_ONCE, **options})
 
 
 def client(url: str, dialect: Dialect | None = None, **options: Any) -> HttpSubject:
@@ -80,6 +88,57 @@ def test_a_text_only_server_is_made_into_tokens_again() -> None:
     assert run.counters.speculating is None
 
 
+def test_a_server_scores_its_own_answers_and_the_noise_is_measured_with_it() -> None:
+    stage = quick_stage(Scene.PLAIN)
+    with serving(stage.reference()) as url:
+        lab = Lab(reference=client(url, k=0, batch=1), candidate=client(url), inquiry=stage.inquiry)
+        scored = lab.reference.scores(stage.inquiry, lab.expected)  # type: ignore[attr-defined]
+        noise = lab.noise(None)
+    assert [a.error for a in scored.answers] == [None] * 4
+    # tops in front of each token: greedy tokens are their first ids
+    assert [tuple(top.ids[0] for top in a.tops) for a in scored.answers] == scored.ids
+    assert "no drafter, a row at once" in noise.sources
+    assert 0 < noise.band < 1e-4
+
+
+def test_a_server_that_cannot_score_is_no_error_of_the_rows() -> None:
+    with serving(by_prompt()) as url:
+        subject = client(url)
+        scored = subject.scores(inquiry(2), subject.run(inquiry(2)))
+    assert all("HTTP 400" in (a.error or "") for a in scored.answers)
+
+
+def test_a_twin_in_float32_is_asked_for_the_controls() -> None:
+    """Two servers whose forks are gone in float32, and two whose forks stay."""
+    right, wrong = [answer([1, 2, 3, 4], 0.0625)], [answer([1, 2, 99, 5], 0.0625)]
+
+    def cause(twin: list[Answer]) -> Diagnosis:
+        with ExitStack() as stack:
+            plain, forked, clean, other = (
+                stack.enter_context(serving(Canned(respond=lambda setup, rows=rows: rows)))
+                for rows in (right, wrong, right, twin)
+            )
+            reference = client(plain, k=0, float32=clean)
+            candidate = client(forked, k=3, float32=other)
+            return diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry(1)))
+
+    gone = cause(right).finding
+    assert gone.cause is Cause.NUMERIC
+    assert "gone in float32" in gone.reasons
+    assert gone.missing == ()
+    assert cause(wrong).finding.cause is not Cause.NUMERIC
+
+
+def test_a_verdict_on_text_says_that_it_is_one() -> None:
+    with serving(by_prompt()) as url:
+        dialect = OpenAI(retokenise=lambda text: [int(word) for word in text.split()])
+        subject = client(url, dialect, note="text only")
+        lab = Lab(reference=by_prompt(), candidate=subject, inquiry=inquiry(2))
+        found = diagnose(lab).finding
+    assert found.cause is Cause.EXACT
+    assert "candidate: text only" in found.reasons
+
+
 FAULTS = (
     "bonus_dropped",
     "rows_exchanged",
@@ -97,14 +156,14 @@ def two_servers(stage: Stage, name: str | None) -> Iterator[tuple[HttpSubject, H
     with ExitStack() as stack:
         plain = stack.enter_context(serving(stage.reference()))
         fault = by_name(name) if name else None
-        faulty = stack.enter_context(serving(stage.candidate(fault)))
+        faulty = stack.enter_context(serving(stage.candidate(fault), quiet=servers.QUIET))
         yield client(plain, k=0, batch=1), client(faulty, k=stage.k, batch=stage.batch)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_behind_a_server_gets_its_right_name(name: str) -> None:
     fault = by_name(name)
-    stage = tiny_stage(fault.scene)
+    stage = quick_stage(fault.scene)
     with two_servers(stage, name) as (reference, candidate):
         lab = Lab(reference=reference, candidate=candidate, inquiry=stage.inquiry)
         found = diagnose(lab).finding
@@ -112,7 +171,7 @@ def test_a_fault_behind_a_server_gets_its_right_name(name: str) -> None:
 
 
 def test_a_correct_server_raises_no_alarm() -> None:
-    stage = tiny_stage(Scene.PLAIN)
+    stage = quick_stage(Scene.PLAIN)
     with two_servers(stage, None) as (reference, candidate):
         lab = Lab(reference=reference, candidate=candidate, inquiry=stage.inquiry)
         found = diagnose(lab).finding
@@ -148,6 +207,25 @@ def test_a_server_that_fails_gives_errors_per_row_and_no_verdict(
     assert all(said in row.reasons[0] for row in diagnosis.rows.values())
 
 
+@pytest.mark.parametrize("mischief", [breaks(), truncates()], ids=["500", "truncates"])
+def test_a_reference_that_fails_gives_errors_per_row_too(mischief: Mischief) -> None:
+    with serving(by_prompt(), mischief=mischief) as url:
+        lab = Lab(reference=client(url), candidate=by_prompt(), inquiry=inquiry(3))
+        diagnosis = diagnose(lab)
+    assert diagnosis.finding.cause is Cause.UNDECIDED
+    assert all(row.reasons[0].startswith("reference: ") for row in diagnosis.rows.values())
+
+
+def test_a_server_that_breaks_while_the_controls_run_gives_no_verdict() -> None:
+    """The rows were answered and differ; the second question, of the A/A control, is not."""
+    wrong = Canned(respond=lambda setup: [answer([1, 2, 99, 5], 5.0)])
+    with serving(by_prompt(), mischief=breaks(first=1)) as url:
+        lab = Lab(reference=client(url), candidate=wrong, inquiry=inquiry(1))
+        found = diagnose(lab).finding
+    assert (found.cause, found.rule) == (Cause.UNDECIDED, "reference contradicts itself")
+    assert any("failed on 1 rows" in reason for reason in found.reasons)
+
+
 def test_a_server_that_breaks_half_way_says_which_rows() -> None:
     diagnosis = against(breaks(first=2), batch=1)
     assert diagnosis.finding.cause is Cause.UNDECIDED
@@ -160,6 +238,39 @@ def test_a_server_that_changes_its_mind_is_undecided() -> None:
         Cause.UNDECIDED,
         "candidate changes its mind",
     )
+
+
+def test_agreement_by_luck_is_undecided_where_all_controls_run() -> None:
+    """The first answer is right and every later one is another: equal rows say nothing then."""
+
+    def lucky(number: int, response: Response) -> Response:
+        return response if number == 0 else fickle(number, response)
+
+    def cause(mischief: Mischief, which: Controls) -> Cause:
+        with serving(by_prompt(), mischief=mischief) as url:
+            seen = examine(by_prompt(), client(url, batch=1), inquiry(1), which=which)
+        return seen.diagnosis.finding.cause
+
+    assert cause(lucky, Controls.ALL) is Cause.UNDECIDED
+    assert cause(honest, Controls.ALL) is Cause.EXACT
+    assert cause(lucky, Controls.AUTO) is Cause.EXACT  # nobody asked twice
+
+
+def test_a_float32_twin_that_fails_leaves_its_evidence_missing() -> None:
+    right, wrong = [answer([1, 2, 3, 4], 0.0625)], [answer([1, 2, 99, 5], 0.0625)]
+    with ExitStack() as stack:
+        plain, forked = (
+            stack.enter_context(serving(Canned(respond=lambda setup, rows=rows: rows)))
+            for rows in (right, wrong)
+        )
+        nobody = "http://127.0.0.1:1"
+        reference = client(plain, k=0, float32=nobody)
+        candidate = client(forked, k=3, float32=nobody)
+        lab = Lab(reference=reference, candidate=candidate, inquiry=inquiry(1))
+        found = diagnose(lab).finding
+    assert found.cause is not Cause.BUG
+    assert "gone in float32" not in found.reasons
+    assert found.missing
 
 
 def test_an_honest_server_is_not_accused() -> None:
@@ -202,6 +313,8 @@ def test_a_key_is_sent_and_never_written(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_password_in_a_url_is_refused() -> None:
     with pytest.raises(InputError, match=KEY_VARIABLE):
         client("http://user:secret@127.0.0.1:1")
+    with pytest.raises(InputError, match=KEY_VARIABLE):
+        client("http://127.0.0.1:1", float32="http://user:secret@127.0.0.1:2")
 
 
 # -- formats ---------------------------------------------------------------------------------------

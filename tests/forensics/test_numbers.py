@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from draftproof.forensics.compare import grouped, overshoot, survival, wilson
-from draftproof.forensics.noise import changes, decays, measure, step_of
+from draftproof.forensics.noise import Sample, changes, decays, grid_of, measure, step_of
 from draftproof.forensics.subjects.base import Run, Top
 from draftproof.forensics.subjects.watching import tops_of
 
@@ -59,8 +59,28 @@ def test_noise_is_the_largest_change_of_a_gap_before_the_runs_part() -> None:
     found = changes(Run(answers=(one,)), Run(answers=(other,)))
     # the third token differs: its first choice is not among the other's, so it says nothing
     assert found == [0.25, 0.25]
-    assert measure([("batched", found)]).band == 0.25
-    assert measure([("batched", [])]).samples == 0
+    assert measure([Sample(source="batched", values=found, alone=False)]).band == 0.25
+    assert measure([Sample(source="batched", values=[], alone=False)]).samples == 0
+
+
+def test_a_batch_that_moves_gaps_far_beyond_rows_alone_is_no_witness() -> None:
+    alone = Sample(source="blocks", values=[0.0, 0.125], alone=True)
+    quiet = measure([alone, Sample(source="batch 8", values=[0.25, 0.5], alone=False)])
+    assert (quiet.band, quiet.doubted) == (0.5, "")
+    loud = measure([alone, Sample(source="batch 8", values=[0.25, 1.5], alone=False)])
+    assert loud.band == 0.5
+    assert loud.doubted.startswith("batch 8 moves a gap by 1.5")
+
+
+def test_a_grid_shows_in_log_probabilities_of_rounded_logits() -> None:
+    logits = torch.randn(400, 50, generator=torch.Generator().manual_seed(3)).double() * 4 + 12
+    for dtype, rounded in ((torch.bfloat16, True), (torch.float32, False)):
+        rows = logits.to(dtype).float().log_softmax(-1)
+        best = rows.sort(-1, descending=True).values
+        found = grid_of((best[:, 0] - best[:, 1]).tolist())
+        # tops near 20: steps of 1/8, and of 1/16 below 16
+        assert found in (1 / 8, 1 / 16) if rounded else found is None
+    assert grid_of([0.125] * 10) is None  # too few to say
 
 
 def test_a_gap_to_an_unlisted_token_is_a_lower_bound() -> None:

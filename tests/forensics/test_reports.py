@@ -17,8 +17,9 @@ from draftproof.forensics.examine import SCHEMA, Controls, Examination, examine
 from draftproof.forensics.faults import Scene, by_name
 from draftproof.forensics.policy import ExitCode, Policy
 from draftproof.forensics.replay import replay, worst_row
-from draftproof.forensics.report import percent, render
+from draftproof.forensics.report import WIDTH, margins, percent, render
 from draftproof.forensics.stages import Stage, tiny_stage
+from draftproof.forensics.subjects.base import Answer
 from draftproof.forensics.verdicts import Cause
 
 from .canned import Canned, answer, inquiry
@@ -196,10 +197,43 @@ def test_a_replay_without_a_subject_shows_the_transcript(bug: Examination, tmp_p
         replay(content, 77, None)
 
 
-def test_no_transcript_is_said(tmp_path: Path) -> None:
+def test_without_a_transcript_the_tokens_themselves_are_replayed(tmp_path: Path) -> None:
     bundle.write(examine(canned(RIGHT), canned(FORKED), inquiry(2)), tmp_path)
-    with pytest.raises(InputError, match="left no transcript"):
-        replay(bundle.read(tmp_path), 0, None)
+    shown = replay(bundle.read(tmp_path), 0, None)
+    assert shown.steps == ()
+    assert (shown.fork, shown.expected[3], shown.found[3]) == (3, RIGHT[0][3], FORKED[0][3])
+    again = replay(bundle.read(tmp_path), 0, canned(RIGHT))
+    assert (again.fresh, again.reproduced, again.fork) == (True, False, None)
+
+
+def test_a_row_that_is_not_answered_again_is_not_called_reproduced(tmp_path: Path) -> None:
+    bundle.write(examine(canned(RIGHT), canned(FORKED), inquiry(2)), tmp_path)
+    gone = Canned(respond=lambda setup: [Answer(error="timed out")] * 2)
+    with pytest.raises(InputError, match="gave no answer: timed out"):
+        replay(bundle.read(tmp_path), 0, gone)
+
+
+def forked(*gaps: float) -> list[dict[str, Any]]:
+    return [
+        {"index": n, "fork": {"gap": gap}, "verdict": {"cause": "numeric"}}
+        for n, gap in enumerate(gaps)
+    ]
+
+
+def test_ties_are_drawn_at_zero_and_the_band_covers_what_it_explains() -> None:
+    drawn = margins(forked(0.0, 0.125, 0.5), band=0.3)
+    assert drawn is not None
+    tie, near, far = (dot["x"] for dot in drawn["dots"])
+    assert tie == 0 < near < far < drawn["band"] < WIDTH
+    assert drawn["ticks"][0] == {"x": 0.0, "label": "0"}
+
+
+def test_gaps_far_beyond_the_band_are_drawn_by_decades() -> None:
+    drawn = margins(forked(0.0, 0.001, 8.0), band=0.0005)
+    assert drawn is not None
+    tie, inside, beyond = (dot["x"] for dot in drawn["dots"])
+    assert tie == 0 < inside <= drawn["band"] < beyond <= WIDTH
+    assert margins(forked(), band=1.0) is None
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:

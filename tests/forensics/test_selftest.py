@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.errors import InputError
+from draftproof.errors import InputError, NumericsError
+from draftproof.forensics import selftest
 from draftproof.forensics.faults import FAULTS, Scene, by_name
 from draftproof.forensics.selftest import SelfTest, Trial, correct_trials, fault_trial
 from draftproof.forensics.selftest_page import BEGIN, END, rewrite
-from draftproof.forensics.stages import Stage, tiny_stage
-from draftproof.forensics.subjects.base import Setup
+from draftproof.forensics.stages import Stage, quick_stage, tiny_stage
+from draftproof.forensics.subjects.base import OWN, Run, Setup
 from draftproof.forensics.verdicts import Cause, Kind
 
 # one of each kind of evidence; the others are found by `draftproof forensics-selftest`
@@ -43,11 +44,38 @@ def test_a_fault_gets_its_right_name(name: str) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_bites(fault: object) -> None:
-    """On its stage it changes the output or the counters: otherwise it proves nothing."""
+    """On its stage it changes the output, the drafts or the counters: else it proves nothing."""
     named = by_name(getattr(fault, "name", ""))
-    stage = tiny_stage(named.scene)
+    stage = quick_stage(named.scene)
     right, wrong = (stage.candidate(one).run(stage.inquiry) for one in (None, named))
-    assert (right.ids, right.counters) != (wrong.ids, wrong.counters)
+    assert _seen(right) != _seen(wrong)
+
+
+def _seen(run: Run) -> tuple[object, ...]:
+    return run.ids, run.counters, [[one.drafts for one in a.rounds] for a in run.answers]
+
+
+def test_what_this_machine_has_not_is_said_and_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise NumericsError("not here")
+
+    monkeypatch.setattr(selftest, "Pair", refuse)
+    told: list[str] = []
+    assert list(correct_trials(left_out=told.append)) == []
+    assert "bfloat16, exact, rows: not here" in " ".join(told)
+
+
+def test_who_asks_twice_gets_a_second_run_of_the_shared_reference() -> None:
+    """Or else the A/A control would compare a run with itself."""
+    stage = quick_stage(Scene.PLAIN)
+    one, other = stage.reference(), stage.reference()
+    first, second = one.run(stage.inquiry), one.run(stage.inquiry)
+    assert first is not second
+    assert first.ids == second.ids
+    assert (other.run(stage.inquiry), other.run(stage.inquiry)) == (first, second)
+    assert len(stage.memory.runs[stage.inquiry, OWN]) == 2
 
 
 def test_the_stage_itself_is_right(stage: Stage) -> None:

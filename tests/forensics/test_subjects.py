@@ -101,7 +101,7 @@ def test_a_spec_names_our_engine() -> None:
     side = parse("engine:target=demo,draft=demo,batch=3,k=2,dtype=float32")
     assert isinstance(side, EngineSubject)
     assert (side.batch, side.k, str(side.target.dtype)) == (3, 2, "torch.float32")
-    assert side.abilities == frozenset(Ability)
+    assert side.abilities == frozenset(Ability) - {Ability.SCORES}
     assert parse("engine:target=demo").k == 0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from draftproof.forensics.selftest import SelfTest, Trial
 
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Tiny models only; without it also the demo pair.")
+    bool, typer.Option("--quick", help="The smallest models; without it also the demo pair.")
 ]
 Markdown = Annotated[
     Path | None,
@@ -69,3 +69,5 @@ def _print(result: SelfTest) -> None:
     console.print(
         f"false alarms: {len(result.alarms)} in {len(result.correct)} correct configurations"
     )
+    for one in result.left_out:
+        console.print(f"not on this machine: {one}", markup=False, soft_wrap=True)

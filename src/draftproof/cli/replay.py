@@ -23,6 +23,8 @@ RowNumber = Annotated[
 Recorded = Annotated[
     bool, typer.Option("--recorded", help="Show the recorded transcript and run nothing.")
 ]
+ASKED_AGAIN = ("engine:", "transformers:", "http://", "https://")  # SPECs; a file cannot be
+BEFORE, AFTER = 3, 6  # tokens around a fork
 
 
 @reports_errors
@@ -31,6 +33,8 @@ def command(
 ) -> None:
     """Run one row of a bundle again, in its batch, and show the round where it went wrong.
 
+    A server is asked again and shows no rounds: then the tokens around the fork are shown.
+
     Exit codes: 0 the row equals the reference, 1 it does not, 2 nothing could be replayed.
     """
     from draftproof.forensics.bundle import read
@@ -38,7 +42,7 @@ def command(
     from draftproof.forensics.subjects.spec import parse
 
     content = read(bundle)
-    rerun = content.candidate.startswith("engine:") and not recorded
+    rerun = content.candidate.startswith(ASKED_AGAIN) and not recorded
     subject = parse(content.candidate) if rerun else None
     shown = replay(content, worst_row(content) if row is None else row, subject)
     if json:
@@ -51,13 +55,32 @@ def command(
 
 def _print(shown: Replay) -> None:
     console = stdout()
-    table = Table(title=f"row {shown.row}, {'run again' if shown.fresh else 'as recorded'}")
+    title = f"row {shown.row}, {'run again' if shown.fresh else 'as recorded'}"
+    console.print(_rounds(shown, title) if shown.steps else _tokens(shown, title))
+    console.print(Text(_sentence(shown)))
+
+
+def _tokens(shown: Replay, title: str) -> Table:
+    """Both sides around the fork, token by token: for subjects that show no rounds."""
+    table = Table(title=title)
+    for name in ("token", "reference", "candidate"):
+        table.add_column(name, justify="right")
+    at = shown.fork or 0
+    for place in range(max(0, at - BEFORE), at + AFTER):
+        sides = [ids[place : place + 1] for ids in (shown.expected, shown.found)]
+        if any(sides):
+            words = [str(one[0]) if one else "the end" for one in sides]
+            table.add_row(str(place), *words, style="bold red" if place == shown.fork else "")
+    return table
+
+
+def _rounds(shown: Replay, title: str) -> Table:
+    table = Table(title=title)
     for name in ("round", "cached", "drafts", "target", "accepted", "emitted", "reference"):
         table.add_column(name)
     for step in shown.steps[: _last(shown)]:
         table.add_row(*_cells(step), style="bold red" if step is shown.culprit else "")
-    console.print(table)
-    console.print(Text(_sentence(shown)))
+    return table
 
 
 def _print_scores(folder: Path, shown: Replay) -> None:
@@ -95,7 +118,11 @@ def _cells(step: Step) -> list[str]:
 def _sentence(shown: Replay) -> str:
     culprit = shown.culprit
     words = []
-    if culprit is None:
+    if not shown.steps:
+        words.append("the candidate shows no rounds")
+        same = shown.fork is None
+        words.append("all tokens agree" if same else f"token {shown.fork} is the first to differ")
+    elif culprit is None:
         words.append("every round emitted what the reference has")
     else:
         words.append(

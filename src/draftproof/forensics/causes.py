@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from draftproof.forensics.controls import outcome
+from draftproof.forensics.controls import outcome, rerun
 from draftproof.forensics.distribution import judge
 from draftproof.forensics.drafts import audit
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.rules import RULES, Rule
 from draftproof.forensics.rules.plain import ties
+from draftproof.forensics.rules.trust import TRUST
 from draftproof.forensics.subjects.base import Ability
 from draftproof.forensics.verdicts import GRAVITY, Cause, Finding, Kind
+
+NOISE_CONTROLS = ("reference_batched", "reference_rescored")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +34,25 @@ def diagnose(lab: Lab) -> Diagnosis:
     failures = _failures(lab)
     forks = lab.forks(lab.expected, lab.found, lab.dtype)
     rows = failures | _explained(lab, forks)
+    if forks and lab.controls:
+        for name in NOISE_CONTROLS:  # their gaps are the band: the report shows what they are
+            outcome(lab, name)
     quiet = not any(f.cause in (Cause.BUG, Cause.HARNESS) for f in rows.values())
     hidden = _hidden(lab) if quiet and len(failures) < len(lab.inquiry.tasks) else None
-    return Diagnosis(finding=hidden or _overall(lab, rows), rows=rows, forks=forks)
+    finding = _unless_fickle(lab, hidden or _overall(lab, rows, forks))
+    finding = replace(finding, reasons=(*finding.reasons, *lab.notes))
+    return Diagnosis(finding=finding, rows=rows, forks=forks)
+
+
+def _unless_fickle(lab: Lab, finding: Finding) -> Finding:
+    """Agreement with a side that contradicts itself is luck; said where A/A controls have run."""
+    if finding.cause not in (Cause.EXACT, Cause.NUMERIC):
+        return finding
+    for name, rule in zip(("again", "again_candidate"), TRUST, strict=False):
+        reasons = rule.holds(lab) if name in lab.outcomes else None
+        if reasons is not None:
+            return Finding(cause=rule.cause, rule=rule.name, reasons=reasons, missing=rule.missing)
+    return finding
 
 
 def _diagnose_draws(lab: Lab) -> Diagnosis:
@@ -51,7 +70,7 @@ def _diagnose_draws(lab: Lab) -> Diagnosis:
         for task, answer in zip(lab.inquiry.tasks, lab.found.answers, strict=True)
         if answer.error is not None
     }
-    finding = _overall(lab, failures) if failures else judge(lab.found, lab.inquiry, model)
+    finding = _overall(lab, failures, ()) if failures else judge(lab.found, lab.inquiry, model)
     return Diagnosis(finding=finding, rows=failures, forks=())
 
 
@@ -79,7 +98,7 @@ def _explained(lab: Lab, forks: tuple[Fork, ...]) -> dict[int, Finding]:
     found = {fork.row: _numeric(lab, fork) for fork in forks if fork not in logic}
     if logic:
         finding = _by_table(lab)
-        found |= {fork.row: _at(finding, fork) for fork in logic}
+        found |= {fork.row: _at(finding, fork, lab) for fork in logic}
     return found
 
 
@@ -87,11 +106,10 @@ def _is_numeric(lab: Lab, fork: Fork) -> bool:
     """A near tie that float32, where it can be had, decides as the reference does."""
     if fork.overshoot is not None or ties(lab):
         return False
-    if lab.clean is None:
+    clean = rerun(lab)
+    if clean is None:
         return fork.near is True and outcome(lab, "again").clean
-    rerun = outcome(lab, "own")
-    gone = rerun.clean
-    if not gone:
+    if not clean.clean:
         return False
     # gone in float32: what is left is arithmetic, if the gap is one that arithmetic can make
     return fork.near is True or (fork.gap is not None and fork.gap <= lab.max_gap)
@@ -100,11 +118,14 @@ def _is_numeric(lab: Lab, fork: Fork) -> bool:
 def _numeric(lab: Lab, fork: Fork) -> Finding:
     noise = lab.noise(lab.dtype)
     reasons = [
-        _gap_in_words(fork),
-        f"measured noise of such gaps: {noise.band:.3g} ({noise.samples} places)",
+        _gap_in_words(fork, lab),
+        f"measured noise of such gaps: {noise.band:.3g} ({noise.samples} places; "
+        f"{' and '.join(noise.sources) or 'no control could run'})",
     ]
+    if noise.doubted:
+        reasons.append(f"not all of it counts as noise: {noise.doubted}")
     missing: list[str] = []
-    if lab.clean is None:
+    if rerun(lab) is None:
         missing.append("a float32 rerun of both sides")
     else:
         reasons.append("gone in float32")
@@ -113,16 +134,25 @@ def _numeric(lab: Lab, fork: Fork) -> Finding:
     )
 
 
-def _gap_in_words(fork: Fork) -> str:
+def _steps_in_words(lab: Lab) -> str:
+    """A server names no dtype: then steps are those of the grid that its scores lie on."""
+    return "steps of the dtype" if lab.dtype else f"steps of {lab.grid:.3g}, its scores' grid"
+
+
+def _counted(steps: float) -> str:
+    return f"{steps:.3g}" if steps < 100 else f"{steps:,.0f}"
+
+
+def _gap_in_words(fork: Fork, lab: Lab) -> str:
     if fork.gap is None:
         return "the gap at the fork is not shown"
     at_least = "at least " if fork.bounded else ""
-    steps = "" if fork.steps is None else f" = {fork.steps:.3g} steps of the dtype"
+    steps = "" if fork.steps is None else f" = {_counted(fork.steps)} {_steps_in_words(lab)}"
     return f"gap at the fork {at_least}{fork.gap:.3g}{steps}, at the reference's own shape"
 
 
-def _at(finding: Finding, fork: Fork) -> Finding:
-    return replace(finding, reasons=(_gap_in_words(fork), *finding.reasons))
+def _at(finding: Finding, fork: Fork, lab: Lab) -> Finding:
+    return replace(finding, reasons=(_gap_in_words(fork, lab), *finding.reasons))
 
 
 def _by_table(lab: Lab) -> Finding:
@@ -152,8 +182,8 @@ def _hidden(lab: Lab) -> Finding | None:
         )
     checked = audit(lab, lab.found, None)
     if checked is not None and checked.drifts and lab.clean and _casts(lab):
-        rerun = outcome(lab, "own").run
-        checked = audit(lab, rerun, lab.clean) if rerun is not None else checked
+        again = outcome(lab, "own").run
+        checked = audit(lab, again, lab.clean) if again is not None else checked
     if checked is None or not checked.drifts:
         return None
     return Finding(
@@ -181,7 +211,7 @@ def _not_speculating(lab: Lab) -> bool:
     return True
 
 
-def _overall(lab: Lab, rows: dict[int, Finding]) -> Finding:
+def _overall(lab: Lab, rows: dict[int, Finding], forks: tuple[Fork, ...]) -> Finding:
     """The gravest of the rows' findings; EXACT where there is none."""
     if not rows:
         speculating = lab.found.counters.speculating
@@ -194,5 +224,27 @@ def _overall(lab: Lab, rows: dict[int, Finding]) -> Finding:
         )
     worst = min(rows.values(), key=lambda finding: GRAVITY.index(finding.cause))
     same = sum(f.cause is worst.cause for f in rows.values())
+    if worst.cause is Cause.NUMERIC:
+        return _numeric_as_a_whole(lab, worst, [fork for fork in forks if fork.row in rows])
     head = f"{same} of {len(lab.inquiry.tasks)} rows: {worst.cause.value}"
     return replace(worst, reasons=(head, *worst.reasons))
+
+
+def _numeric_as_a_whole(lab: Lab, one: Finding, forks: list[Fork]) -> Finding:
+    """The evidence of all near ties together, in place of that of the first row."""
+    gaps = sorted(fork.gap for fork in forks if fork.gap is not None)
+    steps = [fork.steps for fork in forks if fork.steps is not None]
+    spread = f"{gaps[0]:.3g} to {gaps[-1]:.3g}" if gaps else "not shown"
+    in_steps = f" (at most {_counted(max(steps))} {_steps_in_words(lab)})" if steps else ""
+    head = (
+        f"{len(forks)} of {len(lab.inquiry.tasks)} rows fork, each where two tokens nearly tie: "
+        f"gaps {spread}{in_steps}, at the reference's own shape"
+    )
+    batched = outcome(lab, "reference_batched")
+    itself: tuple[str, ...] = ()
+    if batched.ran and batched.forks:
+        itself = (
+            f"the reference without speculation, {lab.rows} rows at a time, differs from itself "
+            f"on {len(batched.forks)} of {batched.rows} rows",
+        )
+    return replace(one, reasons=(head, *itself, *one.reasons[1:]))

@@ -3,6 +3,8 @@
 name            what it changes                                what it tells
 again           the reference, asked twice                     can the reference be trusted
 again_candidate the candidate, asked twice                     does it change its mind
+reference_batched   the reference in a batch, K = 0            what rounding does to a batch
+reference_rescored  its own tokens scored in another shape     what rounding does to a shape
 plain           K = 0, B = 1                                   is it speculation at all
 plain_batched   K = 0                                          is it the batch alone
 single          B = 1                                          is it the other rows
@@ -96,6 +98,25 @@ def _repeat(name: str, lab: Lab, second: Run, first: Run) -> Outcome:
     )
 
 
+def reference_batched(lab: Lab) -> Outcome:
+    """The reference itself in a batch, K = 0: what a batch alone does to it."""
+    run = lab.batched(None)
+    if run is None:
+        return cannot("reference_batched", "the reference cannot be asked for another batch")
+    return _repeat("reference_batched", lab, run, lab.expected)
+
+
+def reference_rescored(lab: Lab) -> Outcome:
+    """The reference's own tokens, scored in another shape: no drafter, no neighbour."""
+    run = lab.rescored(None)
+    if run is None:
+        return cannot("reference_rescored", "the reference scores no tokens handed to it")
+    chosen = tuple(
+        replace(answer, ids=tuple(top.ids[0] for top in answer.tops)) for answer in run.answers
+    )
+    return _repeat("reference_rescored", lab, replace(run, answers=chosen), lab.expected)
+
+
 def plain(lab: Lab) -> Outcome:
     """K = 0, B = 1."""
     return lab.of_candidate("plain", Setup(batch=1, k=0), Ability.K)
@@ -117,8 +138,16 @@ def serial(lab: Lab) -> Outcome:
 
 
 def own(lab: Lab) -> Outcome:
-    """As asked, in the arithmetic of the controls (the float32 rerun)."""
+    """As asked, in float32 where both sides can: rounding goes, logic stays."""
     return lab.against_reference("own", lab.candidate, OWN)
+
+
+def rerun(lab: Lab) -> Outcome | None:
+    """The rerun in clean arithmetic; None where it cannot be had, or failed and shows nothing."""
+    if lab.clean is None:
+        return None
+    found = outcome(lab, "own")
+    return None if found.errors and not found.hard else found
 
 
 def permuted(lab: Lab) -> Outcome:
@@ -234,6 +263,8 @@ def broken_rows(forks: Sequence[Fork]) -> set[int]:
 CONTROLS: dict[str, Callable[[Lab], Outcome]] = {
     "again": again,
     "again_candidate": again_candidate,
+    "reference_batched": reference_batched,
+    "reference_rescored": reference_rescored,
     "own": own,
     "plain": plain,
     "plain_batched": plain_batched,

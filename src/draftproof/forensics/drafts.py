@@ -16,8 +16,12 @@ CLEAR = 0.05  # a fresh draft must prefer another token by this much to count ag
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraftAudit:
-    """First draft token of every round against a fresh forward of the draft model.
+    """Drafts against a fresh forward of the draft model: those whose text the row then kept.
 
+        text       a b c d          the round drafts x y z, x is accepted
+        kept       a b c d x        so x and y were drafted after text that can be looked at
+
+    rounds:   with drafts; stale: those with a draft that a fresh draft model clearly rejects
     accepted: share of accepted drafts by round, over all rows
     """
 
@@ -33,7 +37,7 @@ class DraftAudit:
     def reasons(self) -> tuple[str, ...]:
         """In words."""
         told = [
-            f"{self.stale} of {self.rounds} rounds begin with a token that the draft model, "
+            f"{self.stale} of {self.rounds} rounds hold a draft that the draft model, "
             "given the same text afresh, does not propose"
         ]
         if decays(self.accepted):
@@ -64,15 +68,14 @@ def draft_model(lab: Lab, dtype: str | None) -> Any | None:
 
 
 def _row(model: Any, task: Task, answer: Answer) -> tuple[int, int]:
-    """Rounds with drafts, and those whose first draft a fresh draft model clearly rejects."""
+    """Rounds with drafts, and those with one that a fresh draft model clearly rejects."""
     tokens = [*task.prompt, *(t for one in answer.rounds for t in one.emitted)]
     tops, seen = tops_after(model, tokens), len(task.prompt)
     asked = wrong = 0
     for one in answer.rounds:
-        if one.drafts:
-            top = tops[seen - 1]
-            asked += 1
-            wrong += top.ids[0] != one.drafts[0] and top.gap(top.ids[0], one.drafts[0])[0] > CLEAR
+        after = zip(tops[seen - 1 : seen + one.accepted], one.drafts, strict=False)
+        asked += bool(one.drafts)
+        wrong += any(top.gap(top.ids[0], draft)[0] > CLEAR for top, draft in after)
         seen += len(one.emitted)
     return asked, wrong
 

@@ -147,13 +147,15 @@ class Examination:
     def _noise(self) -> dict[str, Any]:
         noise = self.lab.noise(self.lab.dtype) if self.diagnosis.forks else None
         if noise is None:
-            return {"band": None, "typical": None, "samples": 0, "sources": []}
+            return {"band": None, "typical": None, "samples": 0, "sources": [], "doubted": ""}
         return {
             "band": noise.band,
             "typical": noise.typical,
             "samples": noise.samples,
             "sources": list(noise.sources),
+            "doubted": noise.doubted,
             "dtype": self.lab.dtype,
+            "grid": self.lab.grid,
         }
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -234,10 +236,10 @@ def examine(
         max_gap=rules.max_gap,
         controls=which is not Controls.NONE,
     )
-    diagnosis = diagnose(lab)
-    if which is Controls.ALL:
+    if which is Controls.ALL and inquiry.temperature is None:
         for name in controls.names(lab):
             controls.outcome(lab, name)
+    diagnosis = diagnose(lab)
     return Examination(lab=lab, diagnosis=diagnosis, policy=rules, decode=decode)
 
 

@@ -9,7 +9,16 @@ from typing import Any
 
 from draftproof.forensics.compare import first_divergence, overshoot
 from draftproof.forensics.forks import Fork, Outcome, cannot
-from draftproof.forensics.noise import NOBODY_DEFENDS, STEPS, Noise, changes, measure, step_of
+from draftproof.forensics.noise import (
+    NOBODY_DEFENDS,
+    STEPS,
+    Noise,
+    Sample,
+    changes,
+    grid_of,
+    measure,
+    step_of,
+)
 from draftproof.forensics.scoring import score_in_blocks
 from draftproof.forensics.subjects.base import (
     OWN,
@@ -40,6 +49,7 @@ class Lab:
     controls: bool = True
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     _noise: dict[str | None, Noise] = field(default_factory=dict)
+    _extra: dict[tuple[str, str | None], Run] = field(default_factory=dict)
 
     @cached_property
     def expected(self) -> Run:
@@ -50,6 +60,13 @@ class Lab:
     def found(self) -> Run:
         """The candidate as asked."""
         return self.candidate.run(self.inquiry)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the sides themselves want said beside any verdict."""
+        sides = (("reference", self.reference), ("candidate", self.candidate))
+        told = [(name, side.settings().get("note")) for name, side in sides]
+        return tuple(f"{name}: {note}" for name, note in told if note)
 
     @property
     def clean(self) -> str | None:
@@ -101,7 +118,8 @@ class Lab:
             return fork
         top = expected.tops[place]
         gap, exact = top.gap(divergence.expected, divergence.found)
-        step = step_of(dtype, top.values[0]) if top.logits else None
+        own_grid = self.grid if dtype == self.dtype else None
+        step = step_of(dtype, top.values[0]) if top.logits else own_grid
         near = exact and self.within_noise(gap, step, dtype)
         return replace(
             fork, gap=gap, bounded=not exact, steps=gap / step if step else None, near=near
@@ -128,17 +146,59 @@ class Lab:
                 self._noise[dtype] = measure(self._noise_samples(dtype))
         return self._noise[dtype]
 
-    def _noise_samples(self, dtype: str | None) -> Iterable[tuple[str, Sequence[float]]]:
-        base = self.clean_expected if dtype == self.clean and self._casts else self.expected
-        cast = self.clean if base is not self.expected else None
-        if Ability.BATCH in self.reference.abilities:
-            rows = max(self.candidate.batch, 2)
-            batched = self.reference.run(self.inquiry, Setup(batch=rows, k=self._zero, dtype=cast))
-            yield f"plain, batch {rows}", changes(base, batched)
-        model = self.model(cast)
-        if model is not None:
-            block = (self.candidate.k or 4) + 1
-            yield f"no drafter, blocks of {block}", changes(base, self._blocks(model, base, block))
+    def _noise_samples(self, dtype: str | None) -> Iterable[Sample]:
+        cast = self.clean if dtype == self.clean and self._casts else None
+        base = self.expected if cast is None else self.clean_expected
+        batched, alone = self.batched(cast), self.rescored(cast)
+        if batched is not None:
+            values = changes(base, batched)
+            yield Sample(source=f"plain, batch {self.rows}", values=values, alone=False)
+        if alone is not None:
+            shape = "a row at once" if self._scoring else f"blocks of {self.block}"
+            values = changes(base, alone)
+            yield Sample(source=f"no drafter, {shape}", values=values, alone=True)
+
+    @property
+    def rows(self) -> int:
+        """Rows at a time where the reference is run in a batch."""
+        return max(self.candidate.batch, 2)
+
+    @property
+    def block(self) -> int:
+        """Tokens at a time where the reference's output is scored in blocks."""
+        return (self.candidate.k or 4) + 1
+
+    def batched(self, cast: str | None) -> Run | None:
+        """The reference without speculation in a batch; `cast` as in Setup.dtype."""
+        if Ability.BATCH not in self.reference.abilities:
+            return None
+        if ("batched", cast) not in self._extra:
+            setup = Setup(batch=self.rows, k=self._zero, dtype=cast)
+            self._extra["batched", cast] = self.reference.run(self.inquiry, setup)
+        return self._extra["batched", cast]
+
+    def rescored(self, cast: str | None) -> Run | None:
+        """The reference's own output, scored in another shape without any drafter or neighbour:
+        in blocks by a local model, a row at once by a server that can."""
+        if ("rescored", cast) not in self._extra:
+            base = self.expected if cast is None else self.clean_expected
+            model = self.model(cast)
+            if self._scoring:
+                scoring: Any = self.reference
+                self._extra["rescored", cast] = scoring.scores(self.inquiry, base, cast)
+            elif model is not None:
+                self._extra["rescored", cast] = self._blocks(model, base, self.block)
+        return self._extra.get(("rescored", cast))
+
+    @cached_property
+    def grid(self) -> float | None:
+        """Step of the reference's own scores, read off them where it names no dtype."""
+        tops = [top for answer in self.expected.answers for top in answer.tops]
+        return grid_of(top.values[0] - top.values[1] for top in tops if len(top.values) > 1)
+
+    @property
+    def _scoring(self) -> bool:
+        return Ability.SCORES in self.reference.abilities
 
     @property
     def _zero(self) -> int | None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import add
 
 from draftproof.forensics.forks import Outcome
-from draftproof.forensics.hypotheses import Explanation, explain_positions, shifted, strided
+from draftproof.forensics.hypotheses import (
+    TELLING,
+    Explanation,
+    explain_positions,
+    shifted,
+    strided,
+)
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.subjects.base import Task
 
 Places = Iterator[tuple[str, list[int]]]
 Guess = Callable[[Lab, Task, int], Places]  # hypotheses for a task with so many generated tokens
-ROWS = 4  # forks that are asked about
+ROWS = 6  # forks that are asked about
 
 
 def small_shifts(lab: Lab, task: Task, count: int) -> Places:
@@ -41,11 +49,24 @@ def explain(lab: Lab, control: Outcome, guess: Guess) -> tuple[str, ...] | None:
     convinced = [one for one in answers if one.convincing]
     if not answers or 2 * len(convinced) <= len(answers):
         return None
-    best = max(convinced, key=lambda one: one.explained - one.truth)
-    return (
+    best = max(convinced, key=lambda one: (one.by_scores, one.told - one.truth))
+    head = (
         f"at {len(convinced)} of {len(answers)} forks the target itself writes the candidate's "
-        f"tokens with {best.name} ({best.explained:.0%} of them, {best.truth:.0%} at the right "
-        "positions)",
+        f"tokens with {best.name}"
+    )
+    if best.by_scores:
+        return (
+            head,
+            f"the candidate's own gaps are those of the target there (typically {best.off:.2g} "
+            f"off; {best.off_right:.2g} at the right positions)",
+        )
+    whole = reduce(add, convinced)
+    if whole.telling < TELLING:
+        return None
+    return (
+        head,
+        f"of {whole.telling} tokens at which positions matter these give {whole.told}, "
+        f"the right ones {whole.truth}",
     )
 
 
@@ -56,6 +77,7 @@ def _rows(control: Outcome) -> list[int]:
 def _one(lab: Lab, model: object, control: Outcome, row: int, guess: Guess) -> Explanation | None:
     place = next(i for i, task in enumerate(lab.inquiry.tasks) if task.index == row)
     assert control.run is not None
-    task, ids = lab.inquiry.tasks[place], control.run.answers[place].ids
+    task, answer = lab.inquiry.tasks[place], control.run.answers[place]
     fork = next(fork for fork in control.hard if fork.row == row)
-    return explain_positions(model, task.prompt, ids, fork, guess(lab, task, len(ids)))
+    guesses = guess(lab, task, len(answer.ids))
+    return explain_positions(model, task.prompt, answer, fork, guesses)

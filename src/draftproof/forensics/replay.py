@@ -10,7 +10,7 @@ from draftproof.engine.events import RowRound
 from draftproof.errors import InputError
 from draftproof.forensics.bundle import Bundle
 from draftproof.forensics.compare import common_prefix
-from draftproof.forensics.subjects.base import Ability, Answer, Subject
+from draftproof.forensics.subjects.base import Answer, Subject
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,14 +38,17 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replay:
-    """A row, round by round.
+    """A row, round by round where its subject shows rounds, else its tokens alone.
 
+    expected, found: ids of the reference and of the candidate
     fresh:      run again just now; False: the recorded transcript, because nothing can be rerun
     reproduced: whether it came out as recorded; None where nothing was rerun
     """
 
     row: int
     steps: tuple[Step, ...]
+    expected: tuple[int, ...]
+    found: tuple[int, ...]
     fresh: bool
     reproduced: bool | None
     fork: int | None
@@ -72,6 +75,8 @@ class Replay:
         ]
         return {
             "row": self.row,
+            "reference": list(self.expected),
+            "candidate": list(self.found),
             "fork": self.fork,
             "fresh": self.fresh,
             "reproduced": self.reproduced,
@@ -88,27 +93,26 @@ def worst_row(bundle: Bundle) -> int:
 def replay(bundle: Bundle, row: int, subject: Subject | None) -> Replay:
     """Run the row again, in its batch, and lay it beside the reference.
 
-    subject: the candidate, made anew; None (or one that shows no rounds) uses the transcript
-    Raises InputError for a row that is not there, or that left no transcript.
+    subject: the candidate, made anew; None shows what was recorded
+    Raises InputError for a row that is not there, or to which the subject gives no answer.
     """
     places = {task.index: place for place, task in enumerate(bundle.inquiry.tasks)}
     if row not in places:
         raise InputError(f"the bundle has no row {row}; it has {min(places)} to {max(places)}")
     expected = bundle.expected.answers[places[row]]
     recorded = bundle.found.answers[places[row]]
-    fresh = subject is not None and Ability.ROUNDS in subject.abilities
-    answer = recorded
-    if subject is not None and fresh:
-        answer = subject.run(bundle.inquiry).answers[places[row]]
-    if not answer.rounds:
-        raise InputError(f"row {row} left no transcript, and its subject shows no rounds")
-    prefix = common_prefix(expected.ids, answer.ids)
+    answer = recorded if subject is None else subject.run(bundle.inquiry).answers[places[row]]
+    for side, one in (("reference", expected), ("candidate", answer)):
+        if one.error is not None:
+            raise InputError(f"row {row}: the {side} gave no answer: {one.error}")
     return Replay(
         row=row,
         steps=tuple(_steps(expected, answer.rounds)),
-        fresh=fresh,
-        reproduced=answer.ids == recorded.ids if fresh else None,
-        fork=None if expected.ids == answer.ids else prefix,
+        expected=expected.ids,
+        found=answer.ids,
+        fresh=subject is not None,
+        reproduced=None if subject is None else answer.ids == recorded.ids,
+        fork=None if expected.ids == answer.ids else common_prefix(expected.ids, answer.ids),
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -31,7 +32,7 @@ def render(report: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "short": short}
+    environment.filters |= {"percent": percent, "short": short, "token": token}
     return environment.get_template("report.html.j2").render(
         report=report,
         headline=headline(report),
@@ -66,6 +67,12 @@ def percent(share: float | None) -> str:
 def short(value: float | None) -> str:
     """A number in three digits."""
     return "–" if value is None else f"{value:.3g}"
+
+
+def token(one: dict[str, Any]) -> str:
+    """Text of a token with its line ends to be seen, or its id where nobody decodes."""
+    text = one["text"]
+    return str(one["id"]) if text is None else text.replace("\n", "↵") or f"<{one['id']}>"
 
 
 # -- drawings: geometry here, marks in the template ------------------------------------------------
@@ -123,28 +130,51 @@ def _told(row: dict[str, Any]) -> str:
 
 
 def margins(rows: Sequence[dict[str, Any]], band: float | None) -> dict[str, Any] | None:
-    """Gaps at the forks on a logarithmic axis, with the noise band; None without any gap."""
+    """Gaps at the forks with the noise band; None without any gap.
+
+    Linear where the band is to be seen on a linear axis; else by decades, with ties at the left.
+    """
     known = [row for row in rows if row["fork"] is not None and row["fork"]["gap"] is not None]
     if not known:
         return None
-    gaps = [row["fork"]["gap"] for row in known]
-    values = [value for value in [*gaps, 2 * (band or 0.0)] if value > 0] or [1.0]
-    low = math.floor(math.log10(min(values)))
-    high = max(low + 1, math.ceil(math.log10(max(values))))
-
-    def place(value: float) -> float:
-        if value <= 0:
-            return 0.0
-        return min(1.0, max(0.0, (math.log10(value) - low) / (high - low))) * WIDTH
-
+    explained = 2 * (band or 0.0)
+    largest = max([explained, *(row["fork"]["gap"] for row in known)]) or 1.0
+    axis = _decades(known, explained) if 0 < explained < largest / 20 else _linear(largest)
     dots = [
         {
-            "x": place(row["fork"]["gap"]),
+            "x": axis.place(row["fork"]["gap"]),
             "y": (n + 1) * HEIGHT / (len(known) + 1),
             "cause": row["verdict"]["cause"],
             "title": f"row {row['index']}: {short(row['fork']['gap'])}",
         }
         for n, row in enumerate(known)
     ]
-    ticks = [{"x": place(10.0**power), "label": f"1e{power}"} for power in range(low, high + 1)]
-    return {"dots": dots, "ticks": ticks, "band": place(2 * band) if band else 0.0}
+    ticks = [{"x": axis.place(value), "label": short(value)} for value in axis.ticks]
+    return {"dots": dots, "ticks": ticks, "band": axis.place(explained) if explained else 0.0}
+
+
+@dataclass(frozen=True)
+class _Axis:
+    place: Callable[[float], float]
+    ticks: Sequence[float]
+
+
+def _linear(largest: float) -> _Axis:
+    """From 0 to a little beyond the largest, with three to six round ticks."""
+    rough = largest / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
+    end = largest * 1.08
+    return _Axis(lambda value: value / end * WIDTH, [step * n for n in range(int(end / step) + 1)])
+
+
+def _decades(known: Sequence[dict[str, Any]], explained: float) -> _Axis:
+    values = [v for v in [*(row["fork"]["gap"] for row in known), explained] if v > 0]
+    low = math.floor(math.log10(min(values))) - 1  # the first decade is for 0
+    high = max(low + 2, math.ceil(math.log10(max(values))))
+
+    def place(value: float) -> float:
+        return 0.0 if value <= 0 else (math.log10(value) - low) / (high - low) * WIDTH
+
+    every = max(1, (high - low) // 5)
+    return _Axis(place, [0.0, *(10.0**power for power in range(high, low, -every))])

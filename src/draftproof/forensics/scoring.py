@@ -38,17 +38,14 @@ def score_in_blocks(
 
 
 @torch.no_grad()
-def choices_at(model: Any, tokens: Sequence[int], positions: Sequence[int]) -> list[int]:
-    """The model's own next token after each of `tokens`, were they at these positions."""
+def tops_at(model: Any, tokens: Sequence[int], positions: Sequence[int]) -> list[Top]:
+    """The likeliest tokens after each of `tokens`, were they at these positions."""
     ids = torch.tensor([list(tokens)], device=model.device)
     places = torch.tensor([list(positions)], device=model.device)
     # without a mask, transformers would take a gap in the positions for the end of a sequence
     mask = torch.ones_like(ids)
-    logits = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False).logits[
-        0
-    ]
-    chosen: list[int] = logits.argmax(-1).tolist()
-    return chosen
+    out = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False)
+    return tops_of(out.logits[0])
 
 
 @torch.no_grad()

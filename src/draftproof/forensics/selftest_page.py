@@ -67,7 +67,15 @@ def _taken(trial: Trial) -> str:
 def _correct(result: SelfTest) -> str:
     by_cause = Counter(trial.cause.value for trial in result.correct)
     told = ", ".join(f"{count} {cause}" for cause, count in sorted(by_cause.items()))
-    return (
+    head = (
         f"Correct configurations: {len(result.correct)}, of which {told}; "
         f"false alarms: {len(result.alarms)}."
     )
+    ways = Counter((t.stage, *t.name.split(", ")[:3], t.cause.value) for t in result.correct)
+    lines = [
+        "| model | dtype | numerics | method | verdict | times |",
+        "|" + " --- |" * 5 + " ---: |",
+    ]
+    lines += ["| " + " | ".join((*way, str(times))) + " |" for way, times in ways.items()]
+    left = [f"Not on the machine of this run: {one}." for one in result.left_out]
+    return "\n\n".join([head, "\n".join(lines), *left])

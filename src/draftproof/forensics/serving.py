@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from draftproof.forensics.subjects.base import Answer, Inquiry, Subject, Task
+from draftproof.forensics.scoring import tops_after
+from draftproof.forensics.subjects.base import TOP, Answer, Inquiry, Subject, Task
 
-QUIET = 0.15  # seconds without a new request after which those waiting are answered together
+QUIET = 0.15  # seconds; see Desk
 PATIENCE = 60.0
 
 
@@ -44,9 +45,13 @@ class _Waiting:
 
 @dataclass(kw_only=True)
 class Desk:
-    """Takes requests from many connections and answers those that came together as one batch."""
+    """Takes requests from many connections and answers those that came together as one batch.
+
+    quiet: seconds without a new request after which those waiting are answered
+    """
 
     subject: Subject
+    quiet: float = QUIET
     waiting: list[_Waiting] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
@@ -73,9 +78,9 @@ class Desk:
 
     def work(self) -> None:
         """Answer batch after batch until closed."""
-        while not self.closed.wait(QUIET / 5):
+        while not self.closed.wait(self.quiet / 5):
             with self.lock:
-                ready = bool(self.waiting) and time.monotonic() - self.last > QUIET
+                ready = bool(self.waiting) and time.monotonic() - self.last > self.quiet
                 batch, self.waiting = (self.waiting, []) if ready else ([], self.waiting)
             if batch:
                 self._answer(batch)
@@ -131,7 +136,7 @@ def _read(path: str, body: dict[str, Any]) -> tuple[list[int], Inquiry]:
 
 def _write(path: str, answer: Answer, decode: Callable[[list[int]], str]) -> dict[str, Any]:
     ids = list(answer.ids)
-    listed = [list(zip(top.ids, top.values, strict=True))[:2] for top in answer.tops]
+    listed = [list(zip(top.ids, top.values, strict=True))[:TOP] for top in answer.tops]
     if path == "/v1/completions":
         named = [{f"token_id:{i}": value for i, value in pairs} for pairs in listed]
         choice = {
@@ -183,6 +188,9 @@ def _handler(
         def do_POST(self) -> None:
             number = desk.number()
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if body.get("prompt_logprobs"):
+                self._send(mischief(number, _scored(desk, body["prompt"])))
+                return
             prompt, rules = _read(self.path, body)
             # prompts are told apart by their tokens: rows keep an order that threads do not change
             answer = desk.ask(
@@ -207,6 +215,20 @@ def _handler(
     return Handler
 
 
+def _scored(desk: Desk, prompt: list[int]) -> Response:
+    """As vLLM's `prompt_logprobs`: nothing in front of the first token; 400 without a model."""
+    if desk.subject.model is None:
+        return Response(status=400, body=b"{}")
+    with desk.lock:
+        tops = tops_after(desk.subject.model, prompt)[:-1]
+    lines = [
+        {str(i): {"logprob": value} for i, value in zip(top.ids, top.values, strict=True)}
+        for top in tops
+    ]
+    choice = {"index": 0, "text": "", "token_ids": [0], "prompt_logprobs": [None, *lines]}
+    return Response(status=200, body=json.dumps({"choices": [choice]}).encode())
+
+
 def _metrics(desk: Desk) -> str:
     return (
         "# TYPE vllm:spec_decode_num_drafts counter\n"
@@ -227,9 +249,13 @@ def serving(
     *,
     mischief: Mischief = honest,
     decode: Callable[[list[int]], str] = lambda ids: " ".join(map(str, ids)),
+    quiet: float = QUIET,
 ) -> Iterator[str]:
-    """Serve a subject on a free port of the loopback; yields the URL."""
-    desk = Desk(subject=subject)
+    """Serve a subject on a free port of the loopback; yields the URL.
+
+    quiet: as in Desk; next to nothing where requests come one at a time
+    """
+    desk = Desk(subject=subject, quiet=quiet)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(desk, mischief, decode))
     server.daemon_threads = True
     threads = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,10 +12,14 @@ import torch
 from draftproof.forensics.faults import Fault, Scene
 from draftproof.forensics.subjects.base import Inquiry, Task
 from draftproof.forensics.subjects.engine import EngineSubject
+from draftproof.forensics.subjects.remembering import Memory, Remembering
+from draftproof.forensics.subjects.workshop import Workshop
 from draftproof.testing import random_prompts, tiny_model, tiny_tokenizer
 
 LENGTHS = (3, 11, 19, 6)  # unlike each other, and none of them a multiple of anything
 BATCH, K, NEW = 4, 3, 17
+DEMO_NEW = 64  # a trained model is sure of most tokens: a fault needs longer to show
+NUMERICS = "fast"  # faults are of logic: in float32 the tokens are the same with either numerics
 VOCABULARY, DRAWS = 7, 3000  # of the sampled scene
 NOISE = 0.15  # of a draft that agrees with its target about half of the time
 
@@ -24,7 +28,9 @@ NOISE = 0.15  # of a draft that agrees with its target about half of the time
 class Stage:
     """A target, a draft that is often right, and what they are asked.
 
-    name: shown in the matrix
+    name:             shown in the matrix
+    workshop, memory: what its subjects share; a plain reference answers each question anew only
+                      as often as one examination asks it
     """
 
     name: str
@@ -34,28 +40,41 @@ class Stage:
     inquiry: Inquiry
     batch: int = BATCH
     k: int = K
+    workshop: Workshop = field(default_factory=Workshop, repr=False)
+    memory: Memory = field(default_factory=Memory, repr=False)
 
     def reference(self) -> EngineSubject:
         """Plain, one row at a time."""
-        return EngineSubject(
+        return Remembering(
             name=f"{self.name}: plain",
             target=self.target,
             tokenizer=self.tokenizer,
             batch=1,
             k=0,
+            options={"numerics": NUMERICS},
+            workshop=self.workshop,
+            memory=self.memory,
         )
 
     def candidate(self, fault: Fault | None = None, **changes: Any) -> EngineSubject:
         """Speculative and batched, with a fault or without."""
-        options = {"batch": self.batch, "k": self.k, "draft": self.draft, **changes}
+        ways: dict[str, Any] = {"numerics": NUMERICS}
         if fault is not None and fault.method is not None:
-            options["options"] = {"method": fault.method}
+            ways["method"] = fault.method
+        options = {
+            "batch": self.batch,
+            "k": self.k,
+            "draft": self.draft,
+            "options": ways,
+            **changes,
+        }
         return EngineSubject(
             name=f"{self.name}: {fault.name if fault else 'correct'}",
             target=self.target,
             tokenizer=self.tokenizer,
             fault=fault.rig if fault else None,
             deliver=fault.deliver if fault else None,
+            workshop=self.workshop,
             **options,
         )
 
@@ -71,13 +90,20 @@ def leaning(model: Any, noise: float = NOISE, seed: int = 0) -> Any:
     return draft
 
 
-def tiny_stage(scene: Scene) -> Stage:
+def quick_stage(scene: Scene) -> Stage:
+    """`tiny_stage` with one layer: every fault bites there too, in half the time."""
+    return tiny_stage(scene, layers=1)
+
+
+def tiny_stage(scene: Scene, layers: int = 2) -> Stage:
     """A stage of tiny random models, float32, for one scene."""
     if scene is Scene.SAMPLING:
         return sampling_stage()
     architecture = "mistral" if scene is Scene.WINDOW else "llama"
     tokenizer = tiny_tokenizer() if scene is Scene.STOP else None
-    sized = {} if tokenizer is None else {"vocab_size": len(tokenizer)}
+    sized = {"num_hidden_layers": layers}
+    if tokenizer is not None:
+        sized["vocab_size"] = len(tokenizer)
     target = tiny_model(architecture, **sized)
     draft = leaning(target)
     if scene is Scene.TIES:
@@ -131,14 +157,18 @@ def demo_stage(scene: Scene) -> Stage | None:
     tokenizer = AutoTokenizer.from_pretrained(folders[0])
     prompts = [tokenizer(text)["input_ids"] for text in DEMO_PROMPTS[2:6]]
     stage = Stage(
-        name="demo", target=target, draft=draft, tokenizer=tokenizer, inquiry=_inquiry(prompts)
+        name="demo",
+        target=target,
+        draft=draft,
+        tokenizer=tokenizer,
+        inquiry=_inquiry(prompts, DEMO_NEW),
     )
     return set_up(stage, scene)
 
 
-def _inquiry(prompts: Sequence[Sequence[int]]) -> Inquiry:
+def _inquiry(prompts: Sequence[Sequence[int]], new: int = NEW) -> Inquiry:
     tasks = tuple(Task(index=i, prompt=tuple(ids)) for i, ids in enumerate(prompts))
-    return Inquiry(tasks=tasks, max_new_tokens=NEW, eos_token_id=())
+    return Inquiry(tasks=tasks, max_new_tokens=new, eos_token_id=())
 
 
 # -- scenes ----------------------------------------------------------------------------------------

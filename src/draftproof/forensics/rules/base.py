@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from draftproof.forensics.controls import outcome
+from draftproof.forensics.controls import rerun
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.verdicts import Cause, Kind
@@ -35,15 +35,15 @@ class Rule:
 def hard_forks(lab: Lab) -> tuple[Fork, ...]:
     """Forks of the run as asked that rounding does not explain; else those of the clean rerun."""
     forks = lab.forks(lab.expected, lab.found, lab.dtype)
-    hard = tuple(fork for fork in forks if fork.hard)
-    return outcome(lab, "own").hard if lab.clean else hard
+    clean = rerun(lab)
+    return tuple(fork for fork in forks if fork.hard) if clean is None else clean.hard
 
 
 def outputs(lab: Lab) -> tuple[Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]]:
     """Ids of both sides where the hard forks are."""
-    own = outcome(lab, "own")
-    if lab.clean and own.run is not None:
-        return lab.clean_expected.ids, own.run.ids
+    clean = rerun(lab)
+    if clean is not None and clean.run is not None:
+        return lab.clean_expected.ids, clean.run.ids
     return lab.expected.ids, lab.found.ids
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftproof.forensics import positions
 from draftproof.forensics.compare import common_prefix, compare
-from draftproof.forensics.controls import outcome
+from draftproof.forensics.controls import outcome, rerun
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.rules.base import (
     BLIND,
@@ -39,6 +39,39 @@ def token_missing(lab: Lab) -> Reasons | None:
     )
 
 
+def not_its_choice(lab: Lab) -> Reasons | None:
+    """At the forks its own scores choose the reference's token, and another went out."""
+    hard = hard_forks(lab)
+    clean = rerun(lab)
+    own = lab.found if clean is None else clean.run
+    at, passed_over = places(lab), 0
+    for fork in hard:
+        tops = () if own is None else own.answers[at[fork.row]].tops
+        here, expected = fork.divergence.position, fork.divergence.expected
+        found = fork.divergence.found
+        if here < len(tops) and found is not None and expected is not None:
+            first = tops[here].ids[0] == expected
+            passed_over += first and tops[here].gap(expected, found)[0] > lab.noise(lab.clean).band
+    if not hard or passed_over * 2 <= len(hard):
+        return None
+    return (
+        f"at {passed_over} of {len(hard)} forks the candidate's own scores prefer the reference's "
+        "token, and the candidate emits another one: a draft that nobody verified",
+    )
+
+
+def only_in_a_batch(lab: Lab) -> Reasons | None:
+    """Alone every row is right, and nothing can be asked of the candidate without drafts."""
+    if lab.candidate.batch < 2 or not outcome(lab, "single").clean:
+        return None
+    if not hard_forks(lab) or not gaps_known(lab):
+        return None
+    return (
+        f"{count(hard_forks(lab), lab)} differ in the batch and none alone (B = 1)",
+        "positions, mask or cache of a batch of unlike rows; K = 0 on the candidate would tell",
+    )
+
+
 def moved_positions(lab: Lab) -> Reasons | None:
     """Moved positions give the candidate's own tokens."""
     return positions.explain(lab, outcome(lab, "own"), positions.small_shifts)
@@ -49,9 +82,12 @@ def two_numbers_positions(lab: Lab) -> Reasons | None:
     match = compare(*outputs(lab))
     if match.exact / match.rows > 0.1 or match.partial > 0.25 or lab.model(None) is not None:
         return None  # where there is a model, positions can be tried out instead
+    first = sum(fork.divergence.position <= 1 for fork in hard_forks(lab))
+    if 2 * first < match.rows:
+        return None  # what a rejection leaves behind cannot show before the first block has passed
     return (
         f"exact match {match.exact}/{match.rows} and partial match {match.partial:.0%}: "
-        "wrong from the first tokens",
+        f"{first} rows are wrong in the first token after the prompt's own",
     )
 
 
@@ -82,6 +118,14 @@ def always(lab: Lab) -> Reasons | None:
 
 LAST: tuple[Rule, ...] = (
     Rule(
+        name="not its own choice",
+        cause=Cause.BUG,
+        kind=Kind.UNVERIFIED,
+        says="no controls: the candidate's own scores choose another token than it emits",
+        holds=not_its_choice,
+        missing=BLIND,
+    ),
+    Rule(
         name="a token is missing",
         cause=Cause.BUG,
         kind=Kind.CORRECTION,
@@ -95,6 +139,14 @@ LAST: tuple[Rule, ...] = (
         kind=Kind.POSITIONS,
         says="no controls: moved positions give the candidate's tokens",
         holds=moved_positions,
+        missing=BLIND,
+    ),
+    Rule(
+        name="only in a batch",
+        cause=Cause.BUG,
+        kind=Kind.UNKNOWN,
+        says="no controls: B = 1 agrees, the batch differs beyond dispute",
+        holds=only_in_a_batch,
         missing=BLIND,
     ),
     Rule(

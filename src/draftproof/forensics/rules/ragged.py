@@ -11,7 +11,8 @@ from draftproof.forensics.verdicts import Cause, Kind
 
 def ragged_only(lab: Lab) -> Reasons | None:
     """Right alone, right without drafts: it takes rows that accept different numbers."""
-    if not outcome(lab, "single").clean or not outcome(lab, "plain_batched").clean:
+    batched = outcome(lab, "plain_batched")
+    if not outcome(lab, "single").clean or not batched.clean or batched.stand_in:
         return None
     if not lab.candidate.k or not outcome(lab, "own").broken:
         return None

@@ -119,6 +119,7 @@ class Ability(StrEnum):
     FLOAT32 = "float32"
     TOPS = "tops"  # shows the likeliest tokens
     ROUNDS = "rounds"  # shows what every round did
+    SCORES = "scores"  # scores tokens it is handed, all of a row at once: see `Scoring`
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +176,14 @@ class Subject(Protocol):
 
     def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
         """Ask it."""
+
+
+class Scoring(Protocol):
+    """A subject with Ability.SCORES."""
+
+    def scores(self, inquiry: Inquiry, run: Run, dtype: str | None = None) -> Run:
+        """The likeliest tokens in front of each token of `run`, row by row, each row in one
+        forward of its own: another shape, and neither a drafter nor a neighbour."""
 
 
 def failed(tasks: Sequence[Task], error: str) -> Run:

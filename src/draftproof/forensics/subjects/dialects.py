@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from draftproof.forensics.subjects.base import Answer, Counters, Inquiry, Task, Top
+from draftproof.forensics.subjects.base import TOP, Answer, Counters, Inquiry, Task, Top
 
 Body = dict[str, Any]
 
@@ -76,14 +76,14 @@ class Vllm:
     metrics: bool = True
 
     def request(self, task: Task, inquiry: Inquiry, model: str | None) -> Body:
-        """Prompt as ids, greedy, with two alternatives per token."""
+        """Prompt as ids, greedy, with the likeliest alternatives per token."""
         return {
             "model": model,
             "prompt": list(task.prompt) if task.prompt else task.text,
             "max_tokens": inquiry.max_new_tokens,
             "min_tokens": inquiry.min_new_tokens,
             "temperature": 0,
-            "logprobs": 2,
+            "logprobs": TOP,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             "include_stop_str_in_output": True,
@@ -103,6 +103,26 @@ class Vllm:
                 tops=known if len(known) == len(ids) else (),
                 finish_reason=choice.get("finish_reason"),
             )
+        )
+
+    def scoring(self, task: Task, ids: Sequence[int], model: str | None) -> Body:
+        """The prompt and an answer, to be scored and not continued (one token is the least)."""
+        return {
+            "model": model,
+            "prompt": [*task.prompt, *ids],
+            "max_tokens": 1,
+            "temperature": 0,
+            "prompt_logprobs": TOP,
+        }
+
+    def scored(self, body: Any, first: int) -> tuple[Top, ...]:
+        """The likeliest tokens in front of each prompt token from `first` on."""
+        lines = need(body, "choices", 0, "prompt_logprobs")
+        if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines[first:]):
+            raise BadAnswerError("expected prompt_logprobs for every token")
+        return tuple(
+            top_of([(int(i), float(need(one, "logprob"))) for i, one in line.items()])
+            for line in lines[first:]
         )
 
 
@@ -141,7 +161,7 @@ class Sglang:
                 **_stops(inquiry, "stop", "stop_token_ids", "ignore_eos"),
             },
             "return_logprob": True,
-            "top_logprobs_num": 2,
+            "top_logprobs_num": TOP,
         }
 
     def reply(self, body: Any) -> Reply:
@@ -176,7 +196,7 @@ class LlamaCpp:
             "prompt": list(task.prompt) if task.prompt else task.text,
             "n_predict": inquiry.max_new_tokens,
             "temperature": 0,
-            "n_probs": 2,
+            "n_probs": TOP,
             "return_tokens": True,
             "cache_prompt": False,
         }

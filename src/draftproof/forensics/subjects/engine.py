@@ -19,12 +19,12 @@ from draftproof.forensics.subjects.base import (
     Setup,
     failed,
 )
-from draftproof.forensics.subjects.casting import cast
 from draftproof.forensics.subjects.watching import (
     SerialExecutor,
     TopsVerifier,
     Transcript,
 )
+from draftproof.forensics.subjects.workshop import Workshop
 from draftproof.testing import ScriptedDrafter
 from draftproof.types import Result, SpecStats
 
@@ -48,6 +48,7 @@ class EngineSubject:
 
     target, draft:  loaded transformers models; draft also "ngram", a drafter, or None
     fault, deliver: what an injected fault does to the engine and to the answers
+    workshop:       where models are cast and bound; subjects of the same models may share one
     """
 
     name: str
@@ -60,10 +61,9 @@ class EngineSubject:
     options: dict[str, Any] = field(default_factory=dict)  # of Pair: method, numerics, ...
     fault: Rig | None = None
     deliver: Delivery | None = None
-    _cast: dict[str, tuple[Any, Any]] = field(default_factory=dict, repr=False)
-    _pairs: dict[tuple[str | None, bool], RiggedPair] = field(default_factory=dict, repr=False)
+    workshop: Workshop = field(default_factory=Workshop, repr=False)
 
-    abilities: ClassVar[frozenset[Ability]] = frozenset(Ability)
+    abilities: ClassVar[frozenset[Ability]] = frozenset(Ability) - {Ability.SCORES}
 
     @property
     def model(self) -> Any:
@@ -116,21 +116,19 @@ class EngineSubject:
 
     def _pair(self, setup: Setup) -> RiggedPair:
         """Made once per dtype: binding a model probes it, and may calibrate kernels."""
-        key = (setup.dtype or self.dtype, setup.script is not None)
-        if key not in self._pairs:
-            target, draft = self._models(key[0])
-            # a script needs a pair that drafts at all; the drafter is replaced in its engine
-            drafter = "ngram" if key[1] else draft
-            pair = RiggedPair(target, drafter, tokenizer=self.tokenizer, **self.options)
-            self._pairs[key] = pair
-        return self._pairs[key]
+        target, draft = self._models(setup.dtype or self.dtype)
+        # a script needs a pair that drafts at all; the drafter is replaced in its engine
+        drafter = "ngram" if setup.script is not None else draft
+        named = drafter if isinstance(drafter, str) else id(drafter)
+        key = ("pair", id(target), named, id(self.tokenizer), tuple(sorted(self.options.items())))
+        return self.workshop.once(
+            key,
+            lambda: RiggedPair(target, drafter, tokenizer=self.tokenizer, **self.options),
+            *(target, drafter, self.tokenizer),
+        )
 
     def _models(self, dtype: str | None) -> tuple[Any, Any]:
-        if dtype is None:
-            return self.target, self.draft
-        if dtype not in self._cast:
-            self._cast[dtype] = (cast(self.target, dtype), cast(self.draft, dtype))
-        return self._cast[dtype]
+        return self.workshop.cast(self.target, dtype), self.workshop.cast(self.draft, dtype)
 
 
 @dataclass(kw_only=True)

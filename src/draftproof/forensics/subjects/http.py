@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -25,12 +26,15 @@ from draftproof.forensics.subjects.base import (
 )
 from draftproof.forensics.subjects.dialects import (
     BadAnswerError,
+    Body,
     Dialect,
     Reply,
+    Vllm,
     counted,
     prometheus,
 )
 
+Read = TypeVar("Read")
 KEY_VARIABLE = "DRAFTPROOF_API_KEY"  # the only place a key may come from
 
 
@@ -61,6 +65,7 @@ class HttpSubject:
     served:  the model's name for the server; None asks /v1/models
     timeout: seconds per request
     note:    said in every report, for instance that texts were made into tokens again
+    float32: URL of the same server started in float32, for the controls that look for logic
     """
 
     name: str
@@ -71,16 +76,22 @@ class HttpSubject:
     k: int | None = None
     timeout: float = 120.0
     note: str = ""
+    float32: str | None = None
     budget: Budget = field(default_factory=Budget)
 
-    abilities: ClassVar[frozenset[Ability]] = frozenset({Ability.BATCH, Ability.TOPS})
     model: ClassVar[Any] = None
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.username or parts.password:
-            raise InputError(f"no passwords in a URL: set {KEY_VARIABLE} instead")
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.url = _clean_url(self.url)
+        self.float32 = None if self.float32 is None else _clean_url(self.float32)
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """Another number of requests at a time; scores where the server's format has them."""
+        found = {Ability.BATCH, Ability.TOPS}
+        found |= {Ability.SCORES} if isinstance(self.dialect, Vllm) else set()
+        found |= {Ability.FLOAT32} if self.float32 is not None else set()
+        return frozenset(found)
 
     def settings(self) -> dict[str, Any]:
         """Without any key."""
@@ -91,11 +102,12 @@ class HttpSubject:
             "k": self.k,
             "timeout": self.timeout,
         }
+        known |= {"float32": self.float32} if self.float32 is not None else {}
         return known | ({"note": self.note} if self.note else {})
 
     def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
         """All tasks, at most `batch` of them in flight; order of answers is order of tasks."""
-        with self._client() as client:
+        with self._client(setup.dtype) as client:
             served = self.served or self._served(client)
             before = self._metrics(client)
             with ThreadPoolExecutor(setup.batch or self.batch) as pool:
@@ -105,33 +117,54 @@ class HttpSubject:
             counters = self._counters(replies, before, self._metrics(client))
         return Run(answers=tuple(reply.answer for reply in replies), counters=counters)
 
-    def _client(self) -> httpx.Client:
+    def _client(self, dtype: str | None = None) -> httpx.Client:
         key = os.environ.get(KEY_VARIABLE)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # trust_env: no proxy of the environment between us and the server under test
-        return httpx.Client(
-            base_url=self.url, timeout=self.timeout, headers=headers, trust_env=False
-        )
+        url = self.url if dtype is None or self.float32 is None else self.float32
+        return httpx.Client(base_url=url, timeout=self.timeout, headers=headers, trust_env=False)
+
+    def scores(self, inquiry: Inquiry, run: Run, dtype: str | None = None) -> Run:
+        """One request per answered row, one at a time: the prompt and the answer as one prompt."""
+        dialect = self.dialect
+        assert isinstance(dialect, Vllm)
+        with self._client(dtype) as client:
+            served = self.served or self._served(client)
+
+            def ask(task: Task, answer: Answer) -> Answer:
+                if answer.error or not answer.ids or not task.prompt:
+                    return Answer(error="nothing to score")
+                body = dialect.scoring(task, answer.ids, served)
+                read = partial(dialect.scored, first=len(task.prompt))
+                tops = self._post(client, body, read)
+                return Answer(error=tops) if isinstance(tops, str) else replace(answer, tops=tops)
+
+            pairs = zip(inquiry.tasks, run.answers, strict=True)
+            return Run(answers=tuple(ask(task, answer) for task, answer in pairs))
 
     def _ask(self, client: httpx.Client, task: Task, inquiry: Inquiry, served: str | None) -> Reply:
+        body = self.dialect.request(task, inquiry, served)
+        reply = self._post(client, body, self.dialect.reply)
+        return Reply(answer=Answer(error=reply)) if isinstance(reply, str) else reply
+
+    def _post(self, client: httpx.Client, body: Body, read: Callable[[Any], Read]) -> Read | str:
+        """What `read` makes of the response, or why there is none."""
         refusal = self.budget.refusal()
         if refusal is not None:
-            return Reply(answer=Answer(error=refusal))
+            return refusal
         try:
-            response = client.post(
-                self.dialect.path, json=self.dialect.request(task, inquiry, served)
-            )
+            response = client.post(self.dialect.path, json=body)
             if response.status_code != 200:
-                return Reply(answer=Answer(error=f"HTTP {response.status_code}"))
-            return self.dialect.reply(response.json())
+                return f"HTTP {response.status_code}"
+            return read(response.json())
         except httpx.TimeoutException:
-            return Reply(answer=Answer(error=f"timed out after {self.timeout:g} s"))
+            return f"timed out after {self.timeout:g} s"
         except httpx.HTTPError as error:
-            return Reply(answer=Answer(error=f"{type(error).__name__}: no complete response"))
+            return f"{type(error).__name__}: no complete response"
         except BadAnswerError as error:
-            return Reply(answer=Answer(error=str(error)))
+            return str(error)
         except ValueError:
-            return Reply(answer=Answer(error="the response is not JSON"))
+            return "the response is not JSON"
 
     def _served(self, client: httpx.Client) -> str | None:
         """The first model of /v1/models, None where there is no such list."""
@@ -165,3 +198,11 @@ class HttpSubject:
             accepted=sum(accepted) if accepted else None,
             source=f"{self.dialect.name} responses",
         )
+
+
+def _clean_url(url: str) -> str:
+    """Without query and fragment. Raises InputError for a password in it."""
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise InputError(f"no passwords in a URL: set {KEY_VARIABLE} instead")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

@@ -4,7 +4,7 @@
                          [,numerics=fast][,device=cpu]
     transformers:target=FOLDER[,assistant=FOLDER][,batch=1][,k=4][,dtype=...][,attention=eager]
     http://host:port[?kind=vllm|sglang|llama.cpp|openai&batch=8&k=4&model=NAME&timeout=120
-                      &tokenizer=FOLDER]
+                      &tokenizer=FOLDER&float32=http://host:port]
     file:answers.jsonl
 
 `demo` as a folder is the embedded pair's target, and as a draft its draft.
@@ -145,7 +145,7 @@ MAKERS: dict[str, Callable[[str, str], Subject]] = {
     "file": _file,
 }
 
-HTTP = ("kind", "batch", "k", "model", "timeout", "tokenizer", "requests", "seconds")
+HTTP = ("kind", "batch", "k", "model", "timeout", "tokenizer", "requests", "seconds", "float32")
 
 
 def _http(spec: str) -> Subject:
@@ -166,6 +166,7 @@ def _http(spec: str) -> Subject:
         k=_number(options, "k", 0) if "k" in options else None,
         timeout=float(_number(options, "timeout", 120, least=1)),
         note=note,
+        float32=options.get("float32"),
         budget=Budget(
             requests=_number(options, "requests", 2000, least=1),
             seconds=float(_number(options, "seconds", 1800, least=1)),
