@@ -1,0 +1,178 @@
+"""An executor on OpenVINO's paged attention: flat ragged tokens, blocks of keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import torch
+from torch import Tensor
+
+from draftproof.errors import InvariantError, OutOfMemoryError
+from draftproof.executors.openvino.blocks import BlockPool
+from draftproof.executors.openvino.graph import KEEP
+from draftproof.executors.openvino.model import PagedModel
+from draftproof.types import RaggedTokens
+
+JUNK = 1e4  # as for the PyTorch executors: large and finite
+JUNK_BYTE = 0x47
+
+
+@dataclass(kw_only=True)
+class PagedExecutor:
+    """Rows of one model, each in blocks of its own.
+
+    A round feeds the ragged tokens as they are. Rollback is a smaller length: what lies behind it
+    in a row's last block is stale, and never read.
+
+    rows, capacity:  sequences at a time, and tokens of each
+    free:            bytes the KV cache may take, None to skip the check
+    """
+
+    model: PagedModel
+    rows: int
+    capacity: int
+    free: int | None = None
+    lengths: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lengths = [0] * self.rows
+        self.vocab_size = self.model.vocab_size
+        self.device = self.model.device
+        self._refuse_size()
+        self.pool = BlockPool(
+            blocks=self.model.blocks(self.rows, self.capacity),
+            block_size=self.model.block_size,
+            rows=self.rows,
+        )
+        self._request = self.model.compiled.create_infer_request()
+        self._names = {port.get_any_name() for port in self.model.compiled.inputs}
+        self.caches = self._allocate()
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the KV cache."""
+        return self.model.kv_bytes(self.rows, self.capacity)
+
+    def _refuse_size(self) -> None:
+        need = self.kv_bytes
+        if self.free is not None and need > self.free:
+            per_row = need // self.rows
+            raise OutOfMemoryError(
+                f"the KV cache of {self.rows} rows x {self.capacity} tokens needs "
+                f"{need / 2**20:,.0f} MiB and {self.free / 2**20:,.0f} MiB are free; "
+                f"max_num_seqs={self.free // per_row} would fit, or a max_model_len of "
+                f"{self.capacity * self.free // need}"
+            )
+
+    def _allocate(self) -> dict[str, Any]:
+        """Keys and values of every layer, [blocks, kv_heads, block_size, dim], zeroed."""
+        caches = {}
+        for name, (kind, shape) in self.model.caches.items():
+            tensor = ov.Tensor(kind, ov.Shape([self.pool.blocks, *shape[1:]]))
+            _bytes_of(tensor)[:] = 0
+            self._request.set_tensor(name, tensor)
+            caches[name] = tensor
+        return caches
+
+    def forward(self, tokens: RaggedTokens) -> Tensor:
+        """Feed tokens and cache them; return the kept tokens' logits, [sum(keep), V].
+
+        The logits are valid until the next forward.
+        """
+        self._refuse_misfit(tokens)
+        kept = tokens.kept_indices
+        try:
+            for row, start, count in zip(tokens.rows, tokens.starts, tokens.counts, strict=True):
+                self.pool.grow(row, start + count)
+            self._feed(tokens, kept or [0])
+            # `infer` would hide an exception of the plugin and leave the last call's output
+            self._request.start_async()
+            self._request.wait()
+        except BaseException:
+            for row in tokens.rows:
+                self.pool.trim(row, self.lengths[row])
+            raise
+        for row, count in zip(tokens.rows, tokens.counts, strict=True):
+            self.lengths[row] += count
+        logits = torch.from_numpy(self._request.get_output_tensor(0).data)
+        return logits.view(-1, self.vocab_size)[: len(kept)].clone()
+
+    def _feed(self, tokens: RaggedTokens, kept: list[int]) -> None:
+        tables = [self.pool.tables[row] for row in tokens.rows]
+        spans = list(zip(tokens.starts, tokens.counts, strict=True))
+        inputs = {
+            "input_ids": tokens.ids.numpy(),
+            "position_ids": np.concatenate([np.arange(s, s + n) for s, n in spans]),
+            "past_lens": np.array(tokens.starts, np.int32),
+            "subsequence_begins": _begins(tokens.counts),
+            "block_indices": np.array([b for table in tables for b in table], np.int32),
+            "block_indices_begins": _begins([len(table) for table in tables]),
+            "max_context_len": np.array(max(s + n for s, n in spans), np.int32),
+            KEEP: np.array(kept, np.int64),
+        }
+        for name, array in inputs.items():
+            if name in self._names:  # an export may do without positions
+                self._request.set_tensor(name, ov.Tensor(array))
+
+    def _refuse_misfit(self, tokens: RaggedTokens) -> None:
+        for row, start, count in zip(tokens.rows, tokens.starts, tokens.counts, strict=True):
+            if start != self.lengths[row]:
+                raise InvariantError(f"row {row}: fed at {start}, cached {self.lengths[row]}")
+            if start + count > self.capacity:
+                raise InvariantError(f"row {row}: {start + count} tokens exceed {self.capacity}")
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget all but the first `length` tokens of a row; whole blocks go back to the pool."""
+        if not 0 <= length <= self.lengths[row]:
+            raise InvariantError(f"row {row}: truncate to {length}, cached {self.lengths[row]}")
+        self.lengths[row] = length
+        self.pool.trim(row, length)
+
+    def release(self, row: int) -> None:
+        """Forget a row; its blocks go to whoever needs them next."""
+        self.lengths[row] = 0
+        self.pool.trim(row, 0)
+
+    def check(self) -> None:
+        """Every block has one owner, and every row as many as its length needs."""
+        for row, length in enumerate(self.lengths):
+            if not 0 <= length <= self.capacity:
+                raise InvariantError(f"row {row}: length {length} of {self.capacity} slots")
+        self.pool.check(self.lengths)
+
+    def poison(self) -> None:
+        """Overwrite free blocks, and what is stale in the others, with junk (debug and tests)."""
+        size = self.pool.block_size
+        for tensor in self.caches.values():
+            values, junk = _values_of(tensor)
+            values[self.pool.free] = junk
+            if tensor.element_type == ov.Type.u8:
+                continue  # scales lie among the codes: only whole blocks are junk
+            for table, length in zip(self.pool.tables, self.lengths, strict=True):
+                if length % size:
+                    values[table[-1], :, length % size :] = junk
+
+
+def _begins(counts: Any) -> Any:
+    """Where each row begins, and where the last one ends, [R + 1] int32."""
+    return np.fromiter(accumulate(counts, initial=0), np.int32)
+
+
+def _bytes_of(tensor: Any) -> Any:
+    """A tensor's memory, [bytes] uint8."""
+    return tensor.data.view(np.uint8).reshape(-1)
+
+
+def _values_of(tensor: Any) -> tuple[Any, Any]:
+    """A view of a cache, [blocks, kv_heads, block_size, dim], and junk of its type."""
+    kind, shape = tensor.element_type, list(tensor.shape)
+    if kind == ov.Type.u8:
+        return tensor.data, JUNK_BYTE
+    if kind == ov.Type.bf16:  # numpy has no such type: the upper half of a float32
+        bits = np.array([JUNK], np.float32).view(np.uint32)[0] >> 16
+        return tensor.data.view(np.uint16).reshape(shape), np.uint16(bits)
+    return tensor.data, JUNK
