@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from draftproof.batch import Request
-from draftproof.drafters.base import Drafter
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
 from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
 from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
+from draftproof.executors.base import ForeignModel
 from draftproof.executors.calibration import calibrate, require
-from draftproof.hf import BoundModel, default_eos, load_model, load_tokenizer
+from draftproof.executors.choice import bind_part, choose, load_part
+from draftproof.hf import BoundModel, default_eos, load_tokenizer
 from draftproof.numerics.shapes import FAST, Shapes
 from draftproof.requests import RequestOptions, make_requests
 from draftproof.results import Reporter
@@ -24,7 +25,6 @@ from draftproof.sampling import as_ids
 from draftproof.text import Prompt, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
 
-EXECUTORS = ("torch",)
 NUMERICS = ("exact", "fast", "auto")
 SCHEDULES = ("constant", "adaptive")
 
@@ -62,6 +62,8 @@ def load(
     method: str = "rows",
     method_options: dict[str, Any] | None = None,
     executor: str = "torch",
+    draft_executor: str | None = None,
+    executor_options: dict[str, Any] | None = None,
     prompt_lookup_max: int = 3,
     prompt_lookup_min: int = 1,
     model_kwargs: dict[str, Any] | None = None,
@@ -72,19 +74,25 @@ def load(
     draft:         a model, "ngram" for prompt lookup, or None for plain decoding
     method:        "rows", or one of the paper's: "eqspec", "exspec", "rollback"
     method_options: of exspec: window_size, sort_by_length, policy, waiting_limit
+    executor:      "torch", or "openvino": see docs/openvino.md; draft_executor: of the draft
+                   model, by default the same
+    executor_options: of openvino: kv_cache_dtype, num_threads
     dtype:         "float32", "bfloat16", "float16", or "auto": what the checkpoint says
     model_kwargs:  handed to `from_pretrained` of the target (device_map, quantization_config,
                    revision, ...); draft_kwargs: of the draft, by default the same
 
     Raises InputError, UnsupportedModelError, VocabularyError or NumericsError before any work.
     """
+    two = draft is not None and draft != "ngram"
+    runs = choose(executor, draft_executor, executor_options, drafts=two)
     options = dict(model_kwargs or {})
-    model = load_model(str(target), dtype=dtype, device=device, model_kwargs=options)
+    common = {"dtype": dtype, "device": device, "options": executor_options}
+    model = load_part(str(target), runs[0], model_kwargs=options, **common)
     tokenizer = load_tokenizer(str(target))
     helper, draft_tokenizer = None, None
-    if draft is not None and draft != "ngram":
+    if two:
         extra = options if draft_kwargs is None else draft_kwargs
-        helper = load_model(str(draft), dtype=dtype, device=device, model_kwargs=extra)
+        helper = load_part(str(draft), runs[1], model_kwargs=extra, **common)
         draft_tokenizer = load_tokenizer(str(draft))
     return Pair(
         model,
@@ -95,6 +103,8 @@ def load(
         method=method,
         method_options=method_options,
         executor=executor,
+        draft_executor=draft_executor,
+        executor_options=executor_options,
         prompt_lookup_max=prompt_lookup_max,
         prompt_lookup_min=prompt_lookup_min,
     )
@@ -121,24 +131,29 @@ class Pair:
         method: str | Method = "rows",
         method_options: dict[str, Any] | None = None,
         executor: str = "torch",
+        draft_executor: str | None = None,
+        executor_options: dict[str, Any] | None = None,
         prompt_lookup_max: int = 3,
         prompt_lookup_min: int = 1,
     ) -> None:
-        _choose("executor", executor, EXECUTORS)
+        two = _is_model(draft)
+        runs = choose(executor, draft_executor, executor_options, drafts=two)
         _choose("numerics", numerics, NUMERICS)
         if tokenizer is not None and draft_tokenizer is not None:
             require_same_vocabulary(tokenizer, draft_tokenizer)
         self.tokenizer = tokenizer
         self._method = _resolve_method(method, method_options)
-        self.executor = executor
-        self._target = BoundModel(target)
-        self._draft = _bind_draft(
-            draft, Ngram(prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min)
-        )
+        self._target = bind_part(target, runs[0], executor_options)
+        ngram = Ngram(prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min)
+        self._draft = _bind_draft(draft, ngram, runs[1], executor_options)
+        self.executor = _runtime(self._target)
+        self.draft_executor = _runtime(self._draft) if two else None
+        _refuse_unanchored(self._method, self._target, self._draft)
         self.numerics, self._shapes, self._why = _resolve_numerics(
             numerics, self._target, self._method
         )
-        self._eos = as_ids(default_eos(target))
+        bound = self._target
+        self._eos = bound.eos if isinstance(bound, ForeignModel) else as_ids(default_eos(target))
 
     @property
     def method(self) -> str:
@@ -165,9 +180,10 @@ class Pair:
             "method": self.method,
             "method_options": asdict(self._method),
             "executor": self.executor,
+            "draft_executor": self.draft_executor,
             "numerics": self.numerics,
             "numerics_reason": self._why,
-            "rewrites": list(self._target.rewrite.notes),
+            "rewrites": _rewrites(self._target),
         }
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -211,6 +227,7 @@ class Pair:
             tokenizer=self.tokenizer,
             mode=self._mode(options),
             numerics=self.numerics,
+            executor=self.executor,
             vocab_size=self.vocab_size,
             device=self._target.device,
         )
@@ -311,10 +328,27 @@ def _resolve_method(method: str | Method, options: dict[str, Any] | None) -> Met
     return method_named(method, options) if isinstance(method, str) else method
 
 
-def _resolve_numerics(wish: str, target: BoundModel, method: Method) -> tuple[str, Shapes, str]:
+def _refuse_unanchored(method: Method, *parts: Any) -> None:
+    if not method.anchored and any(isinstance(part, ForeignModel) for part in parts):
+        raise UnsupportedArgumentError(
+            f"method={method.name!r} moves rows within a cache of PyTorch tensors; with "
+            "executor='openvino' use method='rows'"
+        )
+
+
+def _resolve_numerics(
+    wish: str, target: BoundModel | ForeignModel, method: Method
+) -> tuple[str, Shapes, str]:
     """The tier that runs, its shapes, and why. Raises NumericsError when exact is not to be had."""
     if wish == "fast":
         return "fast", FAST, "as asked"
+    if isinstance(target, ForeignModel):
+        if wish == "exact":
+            raise NumericsError(
+                f"numerics='exact' cannot be promised with this executor: {target.row_dependence}; "
+                "use numerics='fast' or executor='torch'"
+            )
+        return "fast", FAST, target.row_dependence
     if not method.anchored:
         why = f"method {method.name!r} moves rows, which changes the order of sums"
         if wish == "exact":
@@ -328,18 +362,31 @@ def _resolve_numerics(wish: str, target: BoundModel, method: Method) -> tuple[st
     return "fast", FAST, f"{verdict.failing} depends on the other rows on this machine"
 
 
-def _bind_draft(draft: Any, ngram: Ngram) -> BoundModel | Ngram | Drafter | None:
-    if draft is None:
-        return None
+def _bind_draft(draft: Any, ngram: Ngram, executor: str, options: dict[str, Any] | None) -> Any:
+    """A `BoundModel`, `ForeignModel`, `Ngram`, `Drafter`, or None."""
     if isinstance(draft, str):
         _choose("draft", draft, ("ngram",))
         return ngram
-    return draft if hasattr(draft, "propose") else BoundModel(draft)
+    return bind_part(draft, executor, options) if _is_model(draft) else draft
+
+
+def _is_model(draft: Any) -> bool:
+    return not (draft is None or isinstance(draft, str) or hasattr(draft, "propose"))
+
+
+def _runtime(part: Any) -> str:
+    return part.runtime if isinstance(part, ForeignModel) else "torch"
+
+
+def _rewrites(target: BoundModel | ForeignModel) -> list[str]:
+    return [] if isinstance(target, ForeignModel) else list(target.rewrite.notes)
 
 
 def _name(part: Any) -> str | None:
     if part is None:
         return None
+    if isinstance(part, ForeignModel):
+        return part.name
     if isinstance(part, BoundModel):
         return part.model.config._name_or_path or type(part.model).__name__
     return "ngram" if isinstance(part, Ngram) else getattr(part, "name", type(part).__name__)

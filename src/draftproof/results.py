@@ -28,6 +28,7 @@ class Reporter:
     tokenizer: Any
     mode: str
     numerics: str
+    executor: str
     vocab_size: int
     device: torch.device
 
@@ -79,6 +80,7 @@ class Reporter:
             stats=row.stats,
             mode=self.mode,
             numerics=self.numerics,
+            executor=self.executor,
             seed=settings.seed if settings.sampled else None,
             logprobs=self._logprobs(settings.logprobs, outputs.logprobs, ids),
             prompt_logprobs=self._prompt_logprobs(row),

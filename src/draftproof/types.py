@@ -234,6 +234,7 @@ class Result:
     stats:          this row's counters
     mode:           "speculative", or "plain: <reason>"
     numerics:       "exact" or "fast", as it ran
+    executor:       "torch" or "openvino", of the target
     seed:           of a sampled row, given or drawn; None for a greedy row
     logprobs:       one per new token, where asked for
     prompt_logprobs: one per token of the prompt, None for the first, where asked for
@@ -248,6 +249,7 @@ class Result:
     stats: SpecStats
     mode: str
     numerics: str = "fast"
+    executor: str = "torch"
     sequence: int = 0
     seed: int | None = None
     logprobs: list[TokenLogprob] | None = None

@@ -87,6 +87,8 @@ def command(
     method: opt.Method = "rows",
     method_option: opt.MethodOption = None,
     executor: opt.Executor = "torch",
+    draft_executor: opt.DraftExecutor = None,
+    executor_option: opt.ExecutorOption = None,
     controls: ControlsOption = "auto",
     policy: PolicyFile = None,
     tokenizer: Tokenizer = None,
@@ -143,6 +145,8 @@ def command(
         method=method,
         method_options=opt.method_options(method_option),
         executor=executor,
+        draft_executor=draft_executor,
+        executor_options=opt.executor_options(executor_option),
         prompt_lookup_max=prompt_lookup_max,
         prompt_lookup_min=prompt_lookup_min,
     )

@@ -63,6 +63,8 @@ def command(
     method: opt.Method = "rows",
     method_option: opt.MethodOption = None,
     executor: opt.Executor = "torch",
+    draft_executor: opt.DraftExecutor = None,
+    executor_option: opt.ExecutorOption = None,
     json: opt.JsonFlag = False,
 ) -> None:
     """Continue prompts from the command line, a file, a folder or stdin.
@@ -84,6 +86,8 @@ def command(
         method=method,
         method_options=opt.method_options(method_option),
         executor=executor,
+        draft_executor=draft_executor,
+        executor_options=opt.executor_options(executor_option),
         prompt_lookup_max=prompt_lookup_max,
         prompt_lookup_min=prompt_lookup_min,
     )

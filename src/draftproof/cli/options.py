@@ -55,7 +55,21 @@ MethodOption = Annotated[
         "sort_by_length, policy and waiting_limit.",
     ),
 ]
-Executor = Annotated[str, typer.Option("--executor", help="What runs the model.")]
+Executor = Annotated[
+    str, typer.Option("--executor", help="What runs the models: torch, or openvino (CPU only).")
+]
+DraftExecutor = Annotated[
+    str | None,
+    typer.Option("--draft-executor", help="What runs the draft model, if not the same."),
+]
+ExecutorOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor-option",
+        help="NAME=VALUE of openvino's own, may be given several times: kv_cache_dtype (auto, "
+        "float32, bfloat16, float16, uint8), num_threads.",
+    ),
+]
 LookupMax = Annotated[
     int, typer.Option("--prompt-lookup-max", min=1, help="Longest n-gram that --ngram looks up.")
 ]
@@ -150,6 +164,8 @@ class ModelOptions:
     method: str = "rows"
     method_options: Mapping[str, Any] | None = None
     executor: str = "torch"
+    draft_executor: str | None = None
+    executor_options: Mapping[str, Any] | None = None
     prompt_lookup_max: int = 3
     prompt_lookup_min: int = 1
 
@@ -238,7 +254,17 @@ class DecodingOptions:
 
 
 def method_options(words: Sequence[str] | None) -> dict[str, Any] | None:
-    """`["window_size=32", "policy=oldest"]` as keywords; numbers and true or false are parsed.
+    """`["window_size=32", "policy=oldest"]` as keywords; numbers and true or false are parsed."""
+    return _named_values("--method-option", words)
+
+
+def executor_options(words: Sequence[str] | None) -> dict[str, Any] | None:
+    """`["kv_cache_dtype=uint8"]` as keywords."""
+    return _named_values("--executor-option", words)
+
+
+def _named_values(option: str, words: Sequence[str] | None) -> dict[str, Any] | None:
+    """NAME=VALUE words as keywords.
 
     Raises InputError for a word without a sign of equality.
     """
@@ -247,7 +273,7 @@ def method_options(words: Sequence[str] | None) -> dict[str, Any] | None:
     pairs = [word.partition("=") for word in words]
     for name, sign, _ in pairs:
         if not (name and sign):
-            raise InputError(f"--method-option takes NAME=VALUE, got {name!r}")
+            raise InputError(f"{option} takes NAME=VALUE, got {name!r}")
     return {name.replace("-", "_"): _value(text) for name, _, text in pairs}
 
 

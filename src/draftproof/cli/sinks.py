@@ -75,6 +75,7 @@ def done_record(item: Item, result: Result) -> dict[str, Any]:
         "stats": result.stats.as_dict(),
         "mode": result.mode,
         "numerics": result.numerics,
+        "executor": result.executor,
     }
 
 

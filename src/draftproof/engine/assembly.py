@@ -16,7 +16,7 @@ from draftproof.engine.events import Observer
 from draftproof.engine.methods import Limits, Memory, Method
 from draftproof.engine.schedule import CONSTANT, Schedule
 from draftproof.engine.stopping import Decode
-from draftproof.executors.base import Executor
+from draftproof.executors.base import Executor, ForeignModel
 from draftproof.executors.memory import free_bytes, kv_bytes
 from draftproof.hf import BoundModel
 from draftproof.numerics.shapes import Shapes
@@ -42,8 +42,8 @@ class Blueprint:
     schedule, confidence_threshold: how far rows draft, see `Schedule` and `ModelDrafter`
     """
 
-    target: BoundModel
-    draft: BoundModel | Ngram | Drafter | None
+    target: BoundModel | ForeignModel
+    draft: BoundModel | ForeignModel | Ngram | Drafter | None
     target_shapes: Shapes
     draft_shapes: Shapes
     max_num_seqs: int
@@ -68,7 +68,7 @@ class Blueprint:
     @property
     def draft_capacity(self) -> int:
         """Tokens per row in the draft's cache: never more than its context."""
-        assert isinstance(self.draft, BoundModel)
+        assert isinstance(self.draft, BoundModel | ForeignModel)
         own = self.draft.max_positions
         return self.max_model_len if own is None else min(own, self.max_model_len)
 
@@ -76,11 +76,13 @@ class Blueprint:
     def kv_bytes(self) -> dict[str, int]:
         """Size of the caches in bytes, known before anything is allocated."""
         sizes = {"target": self._bytes(self.target, self.max_model_len, self.target_shapes)}
-        if isinstance(self.draft, BoundModel) and self.num_speculative_tokens:
+        if isinstance(self.draft, BoundModel | ForeignModel) and self.num_speculative_tokens:
             sizes["draft"] = self._bytes(self.draft, self.draft_capacity, self.draft_shapes)
         return sizes
 
-    def _bytes(self, model: BoundModel, capacity: int, shapes: Shapes) -> int:
+    def _bytes(self, model: BoundModel | ForeignModel, capacity: int, shapes: Shapes) -> int:
+        if isinstance(model, ForeignModel):
+            return model.kv_bytes(self.pool, capacity)
         slots = self.method.slots(capacity, self.num_speculative_tokens)
         return kv_bytes(model, self.pool, shapes.view_of(slots))
 
@@ -118,7 +120,11 @@ def assemble(plan: Blueprint) -> Engine:
     )
 
 
-def _executor(model: BoundModel, plan: Blueprint, capacity: int, shapes: Shapes) -> Executor:
+def _executor(
+    model: BoundModel | ForeignModel, plan: Blueprint, capacity: int, shapes: Shapes
+) -> Executor:
+    if isinstance(model, ForeignModel):
+        return model.executor(plan.pool, capacity, free_bytes(model.device))
     memory = Memory(
         model=model,
         rows=plan.pool,
@@ -141,7 +147,7 @@ def _drafter(plan: Blueprint) -> Drafter:
             prompt_lookup_min=draft.prompt_lookup_min,
             device=plan.target.device,
         )
-    if isinstance(draft, BoundModel):
+    if isinstance(draft, BoundModel | ForeignModel):
         executor = _executor(draft, plan, plan.draft_capacity, plan.draft_shapes)
         return ModelDrafter(
             executor=executor,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -38,3 +39,46 @@ class Executor(Protocol):
 
     def poison(self) -> None:
         """Overwrite everything that must never be read with large finite junk (debug, tests)."""
+
+
+@runtime_checkable
+class ForeignModel(Protocol):
+    """A model that another runtime than PyTorch runs, with the memory that goes with it."""
+
+    @property
+    def name(self) -> str:
+        """As the user named it."""
+
+    @property
+    def runtime(self) -> str:
+        """Name of what runs it, as in `executor=`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the logits."""
+
+    @property
+    def max_positions(self) -> int | None:
+        """Context length, None when the model does not say."""
+
+    @property
+    def eos(self) -> Sequence[int]:
+        """Ids that end a row by default."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where ids and logits are."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In what it computes."""
+
+    @property
+    def row_dependence(self) -> str:
+        """The operation whose result for a row depends on the other rows."""
+
+    def kv_bytes(self, rows: int, capacity: int) -> int:
+        """Size of the KV cache of `rows` rows of `capacity` tokens, in bytes."""
+
+    def executor(self, rows: int, capacity: int, free: int | None) -> Executor:
+        """A memory for `rows` rows. Raises OutOfMemoryError when it needs more than `free`."""

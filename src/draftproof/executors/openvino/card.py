@@ -11,6 +11,7 @@ from typing import Any
 from draftproof.executors.openvino.graph import PagedLayer
 
 NAME = "draftproof.json"
+GRAPH = "openvino_model.xml"  # optimum's name too
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

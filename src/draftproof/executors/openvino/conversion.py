@@ -23,18 +23,22 @@ import openvino as ov
 import torch
 from torch import nn
 
-from draftproof.executors.openvino.card import Card
+from draftproof.errors import UnsupportedModelError
+from draftproof.executors.openvino.card import GRAPH, Card
+from draftproof.executors.openvino.compiled import PagedGraph, Settings
+from draftproof.executors.openvino.executor import PagedExecutor
 from draftproof.executors.openvino.graph import narrow_constants
 from draftproof.executors.openvino.tracing import trace
 from draftproof.hf import BoundModel, default_eos, load_model
 from draftproof.numerics.store import folder as cache_folder
 from draftproof.sampling import as_ids
+from draftproof.types import RaggedTokens
 
 log = logging.getLogger("draftproof")
 
 FORMAT = 1  # changes whenever this folder's way of converting does
-GRAPH = "openvino_model.xml"  # optimum's name too
 CHUNK = 1 << 24  # bytes
+TOLERANCE = 1e-3  # of the largest logit; float32 in another order of sums is off by 1e-6
 
 
 def is_export(folder: Path) -> bool:
@@ -135,13 +139,13 @@ def _convert(model: Any, name: str, target: Path) -> None:
         layers=layers,
         versions=versions(),
     )
-    _write(graph, card, target)
+    _write(graph, card, target, bound)
     del graph, bound
     gc.collect()  # graph and model hold each other
     log.info("openvino: converted %s in %.0f s", name, time.perf_counter() - started)
 
 
-def _write(graph: Any, card: Card, target: Path) -> None:
+def _write(graph: Any, card: Card, target: Path, bound: BoundModel) -> None:
     """All files or none: other processes may convert the same model at the same time."""
     draft = target.with_name(f"{target.name}.{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
@@ -149,9 +153,42 @@ def _write(graph: Any, card: Card, target: Path) -> None:
     try:
         ov.save_model(graph, draft / GRAPH, compress_to_fp16=False)
         card.write(draft)
+        _check(draft, card, bound)
         if target.exists() and not _complete(target):
             shutil.rmtree(target)
         if not target.exists():
             draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+@torch.inference_mode()
+def _check(folder: Path, card: Card, bound: BoundModel) -> None:
+    """Raise UnsupportedModelError when the graph has other logits than the model.
+
+    A trace holds what the example did; a model that looks at values, or at sizes that the example
+    did not have, would be converted into another one. Two rows are fed raggedly, one of them over
+    a block's end, taken back into the block before, and both go on.
+    """
+    most = min(40, card.max_positions or 40)
+    lengths, kept, new = (5, most), (5, most - 7), (3, 2)
+    generator = torch.Generator().manual_seed(0)
+    ids = [torch.randint(0, card.vocab_size, (n + 3,), generator=generator) for n in lengths]
+    graph = PagedGraph(folder=folder, card=card, settings=Settings(dtype="float32"))
+    executor = PagedExecutor(model=graph, rows=2, capacity=most)
+    for starts, counts in (((0, 0), lengths), (kept, new)):
+        executor.truncate(0, starts[0])
+        executor.truncate(1, starts[1])
+        spans = zip(ids, starts, counts, strict=True)
+        flat = torch.cat([row[start : start + count] for row, start, count in spans])
+        logits = executor.forward(
+            RaggedTokens(ids=flat, rows=[0, 1], starts=starts, counts=counts, keep=counts)
+        )
+    for row, start, count, found in zip(ids, kept, new, logits.split(new), strict=True):
+        expected = bound.model(input_ids=row[None, : start + count]).logits[0, -count:].float()
+        gap = (found - expected).abs().max() / expected.abs().max()
+        if not gap < TOLERANCE:
+            raise UnsupportedModelError(
+                f"{card.name}: converted for OpenVINO it computes other logits than before (off by "
+                f"{float(gap):.2g} of the largest); use executor='torch'"
+            )

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from draftproof.errors import InvariantError, OutOfMemoryError
 from draftproof.executors.openvino.blocks import BlockPool
+from draftproof.executors.openvino.compiled import PagedGraph
 from draftproof.executors.openvino.graph import KEEP
-from draftproof.executors.openvino.model import PagedModel
 from draftproof.types import RaggedTokens
 
 JUNK = 1e4  # as for the PyTorch executors: large and finite
@@ -32,7 +32,7 @@ class PagedExecutor:
     free:            bytes the KV cache may take, None to skip the check
     """
 
-    model: PagedModel
+    model: PagedGraph
     rows: int
     capacity: int
     free: int | None = None
@@ -49,7 +49,7 @@ class PagedExecutor:
             rows=self.rows,
         )
         self._request = self.model.compiled.create_infer_request()
-        self._names = {port.get_any_name() for port in self.model.compiled.inputs}
+        self._names = {n for port in self.model.compiled.inputs for n in port.get_names()}
         self.caches = self._allocate()
 
     @property
@@ -115,7 +115,7 @@ class PagedExecutor:
             KEEP: np.array(kept, np.int64),
         }
         for name, array in inputs.items():
-            if name in self._names:  # an export may do without positions
+            if name in self._names or name != "position_ids":  # an export may lack positions
                 self._request.set_tensor(name, ov.Tensor(array))
 
     def _refuse_misfit(self, tokens: RaggedTokens) -> None:

@@ -44,14 +44,15 @@ def stand_in(layer: PagedLayer, number: int, query: Any, key: Any, value: Any) -
     """An operation of the right shape where attention belongs, until `page` puts it there.
 
     Files of OpenVINO cannot hold paged attention itself: what was written cannot be read back.
-    query, key, value: [N, heads * dim] -> [N, heads * value_dim]
+    query, key, value: [N, heads * dim] -> [N, 1, heads, value_dim]
     """
     width = layer.heads * layer.key_dim + layer.kv_heads * (layer.key_dim + layer.value_dim)
     columns = np.arange(layer.heads * layer.value_dim, dtype=np.int32) % width
     joined = ops.concat([query, key, value], 1)
     node = ops.gather(joined, ops.constant(columns), ops.constant(1, np.int32))
     node.set_friendly_name(f"{STAND_IN}{number}")
-    return node
+    shape = ops.constant([0, 1, layer.heads, layer.value_dim])
+    return ops.reshape(node, shape, special_zero=True)
 
 
 def page(model: Any, layers: Sequence[PagedLayer]) -> None:
@@ -135,10 +136,10 @@ def _cache(name: str) -> Any:
     return _parameter(name, [-1, -1, -1, -1], ov.Type.dynamic)
 
 
-def gather_kept(model: Any, axis: int) -> None:
+def gather_kept(model: Any) -> None:
     """Compute logits of the tokens at flat indices `keep` only, a new input [K] int64.
 
-    axis: of the tokens in what the last matrix product reads
+    Tokens are the first axis of what the last matrix product reads.
     Raises UnsupportedModelError when the graph does not end in a matrix product.
     """
     node = model.get_results()[0].input_value(0).get_node()
@@ -152,7 +153,7 @@ def gather_kept(model: Any, axis: int) -> None:
             )
         node = inner[0]
     keep = _parameter(KEEP, [-1], ov.Type.i64)
-    kept = ops.gather(node.input_value(0), keep, ops.constant(axis, np.int32))
+    kept = ops.gather(node.input_value(0), keep, ops.constant(0, np.int32))
     node.input(0).replace_source_output(kept.output(0))
     model.add_parameters([keep])
     model.validate_nodes_and_infer_types()
@@ -183,9 +184,15 @@ def narrow_constants(model: Any) -> None:
         bits, kind = narrow
         key = (kind, bits.shape, hashlib.sha256(bits.tobytes()).digest())
         if key not in made:
-            constant = op.Constant(ov.Tensor(bits, ov.Shape(list(bits.shape)), kind))
-            made[key] = ops.convert(constant, "f32")
+            made[key] = ops.convert(op.Constant(_owned(bits, kind)), "f32")
         node.output(0).replace(made[key].output(0))
+
+
+def _owned(bits: Any, kind: Any) -> Any:
+    """A tensor of a 16-bit type with memory of its own: one made of an array would borrow it."""
+    tensor = ov.Tensor(kind, ov.Shape(list(bits.shape)))
+    tensor.data.view(np.uint16)[...] = bits
+    return tensor
 
 
 def _narrowed(values: Any) -> tuple[Any, Any] | None:

@@ -7,13 +7,16 @@ be recognised in the graph, and every model that can be bound can be converted.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
+from openvino._offline_transformations import apply_moc_transformations
 from openvino.frontend import FrontEndManager
 from openvino.frontend.pytorch import ConversionExtension
 from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
@@ -36,40 +39,61 @@ def _open_attention() -> Any:
         return torch.library.custom_op("draftproof::attention", _blank, mutates_args=())
 
 
-def _blank(query: Tensor, key: Tensor, value: Tensor, width: int, number: int) -> Tensor:
-    return query.new_zeros(query.shape[0], width)
+def _blank(query: Tensor, key: Tensor, value: Tensor, number: int, heads: int, dim: int) -> Tensor:
+    return query.new_zeros(query.shape[0], 1, heads, dim)
 
 
 @dataclass
 class TracedLayout:
-    """A `Layout` that records what each attention layer is and leaves the attention open."""
+    """A `Layout` that records what each attention layer is and leaves the attention open.
+
+    Tokens are the first axis and the second one has length 1, so that heads follow one another in
+    memory on both sides of attention and nothing has to be transposed.
+    """
 
     shapes: Shapes = FAST
     layers: list[PagedLayer] = field(default_factory=list)
     _new: tuple[Tensor, Tensor] | None = None
 
     def write(self, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> None:
-        """Keep the new keys and values, [1, kv_heads, N, D], for `attend`."""
+        """Keep the new keys and values, [N, kv_heads, 1, D], for `attend`."""
         self._new = key, value
 
     def attend(self, shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """query [1, heads, N, D] -> [1, N, heads, D], of the kept keys and values."""
+        """query [N, heads, 1, D] -> [N, 1, heads, D], with the keys and values kept."""
         assert self._new is not None
         key, value = self._new
         number = len(self.layers)
-        heads, width = query.shape[1], query.shape[1] * value.shape[-1]
-        self.layers.append(
-            PagedLayer(
-                heads=heads,
-                kv_heads=key.shape[1],
-                key_dim=key.shape[-1],
-                value_dim=value.shape[-1],
-                scale=float(shape.scaling),
-                window=int(shape.window or 0),
-            )
+        layer = PagedLayer(
+            heads=int(query.shape[1]),  # while tracing a size is a tensor
+            kv_heads=int(key.shape[1]),
+            key_dim=int(key.shape[-1]),
+            value_dim=int(value.shape[-1]),
+            scale=float(shape.scaling),
+            window=int(shape.window or 0),
         )
-        out = torch.ops.draftproof.attention(_flat(query), _flat(key), _flat(value), width, number)
-        return out.reshape(1, -1, heads, value.shape[-1])
+        self.layers.append(layer)
+        out = torch.ops.draftproof.attention(
+            query.reshape(-1, layer.heads * layer.key_dim),
+            key.reshape(-1, layer.kv_heads * layer.key_dim),
+            value.reshape(-1, layer.kv_heads * layer.value_dim),
+            number,
+            layer.heads,
+            layer.value_dim,
+        )
+        return cast(Tensor, out)
+
+
+@contextlib.contextmanager
+def _named(bound: BoundModel) -> Iterator[None]:
+    """What PyTorch and OpenVINO raise when a model cannot be traced, as our own error."""
+    try:
+        yield
+    except RuntimeError as error:
+        name = type(bound.model).__name__
+        raise UnsupportedModelError(
+            f"{name}: cannot be traced for OpenVINO; use executor='torch': {error}"
+        ) from error
 
 
 def _refuse_unsupported(bound: BoundModel) -> None:
@@ -78,15 +102,10 @@ def _refuse_unsupported(bound: BoundModel) -> None:
         for part in ("softcap", "sinks"):
             if getattr(shape, part) is not None:
                 raise UnsupportedModelError(
-                    f"{name}: attention with {part}, which OpenVINO's paged attention does not "
-                    "compute; use executor='torch'"
+                    f"{name}: attention with {part}, which cannot be handed to OpenVINO's paged "
+                    "attention; use executor='torch'"
                 )
     _refuse_experts(bound.model)
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """[1, heads, N, D] -> [N, heads * D]"""
-    return tensor.transpose(1, 2).reshape(-1, tensor.shape[1] * tensor.shape[3])
 
 
 class Flat(nn.Module):
@@ -105,10 +124,10 @@ class Flat(nn.Module):
         blank = [torch.empty(0)] * len(bound.layers)
         cache = SlotCache(blank, blank)
         cache.layout = layout
-        # 0: of all tokens; models without the argument compute all, and this selects them
+        # 0: of all columns; models without the argument compute all, and this selects them
         slices = "logits_to_keep" in inspect.signature(bound.model.forward).parameters
-        every: Any = 0 if slices else torch.arange(input_ids.shape[0])
-        logits = bound.forward(input_ids[None], position_ids[None], cache, layout, every)
+        every: Any = 0 if slices else torch.zeros(1, dtype=torch.int64)
+        logits = bound.forward(input_ids[:, None], position_ids[:, None], cache, layout, every)
         return logits.reshape(-1, bound.vocab_size)
 
 
@@ -128,10 +147,12 @@ def trace(bound: BoundModel) -> tuple[Any, list[PagedLayer]]:
         ("aten::atleast_2d", _first_input),  # ids are two-dimensional already
     ):
         front.add_extension(ConversionExtension(name, translate))
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), _named(bound):
         warnings.simplefilter("ignore")  # tracing warns about every shape that is looked at
         decoder = TorchScriptPythonDecoder(flat, example_input=example)
         model = front.convert(front.load(decoder))
+        # among others: shapes taken from another tensor become constants with a hole
+        apply_moc_transformations(model, cf=False)
     model.draftproof_decoder = decoder  # holds the weights
     return model, flat.layout.layers
 
@@ -147,7 +168,7 @@ def _refuse_experts(model: nn.Module) -> None:
 
 def _translate(layout: TracedLayout, context: Any) -> list[Any]:
     query, key, value = (context.get_input(index) for index in range(3))
-    number = int(context.get_values_from_const_input(4))
+    number = int(context.get_values_from_const_input(3))
     return stand_in(layout.layers[number], number, query, key, value).outputs()
 
 

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Target and draft on OpenVINO under this package's loop, on the prompts of the peers' scripts.
+
+    python benchmarks/on_openvino.py HOME --peers ../shared/peers [--output F]
+
+HOME holds the folders `grown4` (target) and `smollm2` (draft) that `make_models.py` of the peers
+makes; `--target` and `--draft` name others. Needs `draftproof[openvino]`. One JSON line per batch
+size and K: wall tokens/s with prefill, by token ids, as the peers measure it, and beside it what
+the forwards alone took. `run_openvino.py` of the peers measures OpenVINO GenAI on the same prompts.
+
+efficiency   share of the wall time that was spent inside the forwards of target and draft
+peak_mib     largest resident memory of the process so far, conversion excluded when it was cached
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Watch:
+    """Seconds inside the forwards of an executor, and how many there were."""
+
+    executor: Any
+    seconds: float = 0.0
+    forwards: int = 0
+
+    def __post_init__(self) -> None:
+        self._forward = self.executor.forward
+        self.executor.forward = self.forward
+
+    def forward(self, tokens: Any) -> Any:
+        """As the executor's, timed."""
+        start = time.perf_counter()
+        try:
+            return self._forward(tokens)
+        finally:
+            self.seconds += time.perf_counter() - start
+            self.forwards += 1
+
+
+def main() -> None:
+    """Measure every configuration and print its line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("home", type=Path)
+    parser.add_argument("--peers", type=Path, default=Path("../shared/peers"))
+    parser.add_argument("--target", default="grown4")
+    parser.add_argument("--draft", default="smollm2", help="a folder in HOME, or ngram")
+    parser.add_argument("--executors", default="openvino,openvino", help="of target and draft")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--max-new-tokens", type=int, default=48)
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--batch-sizes", default="1,4,8")
+    parser.add_argument("--num-speculative-tokens", default="0,2,3,4")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    lines = []
+    for line in measured(arguments):
+        print(json.dumps(line), flush=True)
+        lines.append(line)
+    if arguments.output:
+        arguments.output.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One line per batch size and K; the first one's outputs are what the others are compared to."""
+    import torch
+    from transformers import AutoTokenizer
+
+    import draftproof
+
+    torch.set_num_threads(arguments.threads)
+    sys.path.insert(0, str(arguments.peers))
+    from common import EOS, prompts
+
+    target, draft = arguments.home / arguments.target, arguments.draft
+    executors = arguments.executors.split(",")
+    mine = "openvino" in executors
+    pair = draftproof.load(
+        target,
+        draft if draft == "ngram" else arguments.home / draft,
+        dtype=arguments.dtype,
+        numerics="fast",
+        executor=executors[0],
+        draft_executor=None if draft == "ngram" else executors[-1],
+        executor_options={"kv_cache_dtype": arguments.kv_cache_dtype} if mine else None,
+    )
+    ids = prompts(AutoTokenizer.from_pretrained(target))[: arguments.prompts]
+    reference = None
+    for batch in map(int, arguments.batch_sizes.split(",")):
+        for drafted in map(int, arguments.num_speculative_tokens.split(",")):
+            options = {
+                "max_num_seqs": batch,
+                "num_speculative_tokens": drafted,
+                "eos_token_id": EOS,
+            }
+            run(pair, ids[:batch], max_new_tokens=4, **options)  # kernels are made at first use
+            line, outputs = run(pair, ids, max_new_tokens=arguments.max_new_tokens, **options)
+            reference = reference or outputs
+            same = sum(a == b for a, b in zip(outputs, reference, strict=True))
+            yield {
+                "peer": "draftproof",
+                "mode": "+".join(executors),
+                "batch": batch,
+                "k": drafted,
+                **line,
+                "exact_match": f"{same}/{len(ids)}",
+            }
+
+
+def run(pair: Any, ids: list[list[int]], **options: Any) -> tuple[dict[str, Any], list[list[int]]]:
+    """Decode the prompts once: figures and token ids."""
+    start = time.perf_counter()
+    job = pair.prepare(ids, **options)
+    engine = job.engine
+    memories = {"target": engine.target, "draft": getattr(engine.drafter, "executor", None)}
+    watches = {name: Watch(part) for name, part in memories.items() if part is not None}
+    for request in job.requests:
+        engine.add(request)
+    rows: dict[int, Any] = {}
+    for commits in engine.run():
+        rows |= {commit.row.request.index: commit.row for commit in commits}
+    wall = time.perf_counter() - start
+    outputs = [list(rows[index].emitted) for index in sorted(rows)]
+    tokens = sum(map(len, outputs))
+    accepted = sum(row.stats.num_accepted_draft_tokens for row in rows.values())
+    inside = sum(watch.seconds for watch in watches.values())
+    line = {
+        "tokens": tokens,
+        "wall_s": round(wall, 2),
+        "tok_per_s": round(tokens / wall, 1),
+        "efficiency": round(inside / wall, 3),
+        "rounds": engine.rounds,
+        "accepted": accepted,
+        **{f"{name}_s": round(watch.seconds, 2) for name, watch in watches.items()},
+        **{f"{name}_forwards": watch.forwards for name, watch in watches.items()},
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+    return line, outputs
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Which executor runs a model, by name."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from draftproof.errors import InputError, UnsupportedArgumentError
+from draftproof.executors.base import ForeignModel
+from draftproof.hf import BoundModel, load_model
+
+EXECUTORS = ("torch", "openvino")
+
+
+def load_part(
+    name: str,
+    executor: str,
+    *,
+    dtype: str,
+    device: str,
+    model_kwargs: dict[str, Any],
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """A transformers model, or one that another runtime has opened.
+
+    options: of openvino: kv_cache_dtype, num_threads
+    Raises UnsupportedArgumentError for an option that there is not.
+    """
+    if executor == "torch":
+        return load_model(name, dtype=dtype, device=device, model_kwargs=model_kwargs)
+    if device != "cpu":
+        raise UnsupportedArgumentError(
+            f"device={device!r} with executor='openvino', which runs on CPUs; use executor='torch'"
+        )
+    return _open(name, {"dtype": dtype, **(options or {})}, model_kwargs)
+
+
+def bind_part(
+    model: Any, executor: str, options: dict[str, Any] | None = None
+) -> BoundModel | ForeignModel:
+    """A loaded model made ready for its executor; one that was opened already stays as it is."""
+    if isinstance(model, ForeignModel):
+        return model
+    return BoundModel(model) if executor == "torch" else _open(model, options or {}, {})
+
+
+def choose(
+    executor: str, draft_executor: str | None, options: dict[str, Any] | None, *, drafts: bool
+) -> tuple[str, str]:
+    """The executors of target and draft.
+
+    drafts:  whether there is a draft model
+    Raises UnsupportedArgumentError for names that there are not, and for what nobody would read.
+    """
+    if draft_executor is not None and not drafts:
+        raise UnsupportedArgumentError("draft_executor without a draft model")
+    chosen = executor, draft_executor or executor
+    for name in chosen:
+        if name not in EXECUTORS:
+            raise UnsupportedArgumentError(
+                f"executor={name!r}; choose one of {', '.join(EXECUTORS)}"
+            )
+    if options and "openvino" not in chosen:
+        raise UnsupportedArgumentError("executor_options without executor='openvino'")
+    return chosen
+
+
+def _open(
+    source: str | Path | Any, options: dict[str, Any], model_kwargs: dict[str, Any]
+) -> ForeignModel:
+    if importlib.util.find_spec("openvino") is None:
+        raise InputError(
+            "executor='openvino' needs OpenVINO: pip install 'draftproof[openvino]'"
+        )
+    from draftproof.executors.openvino.compiled import Settings
+    from draftproof.executors.openvino.model import PagedModel
+
+    known = Settings.__dataclass_fields__
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise UnsupportedArgumentError(
+            f"unknown executor option {', '.join(unknown)}; there are {', '.join(known)}"
+        )
+    return PagedModel.open(source, Settings(**options), model_kwargs)
