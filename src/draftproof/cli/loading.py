@@ -61,7 +61,9 @@ def _load(options: ModelOptions) -> Pair:
         method_options=None if options.method_options is None else dict(options.method_options),
         executor=options.executor,
         draft_executor=options.draft_executor,
-        executor_options=None if options.executor_options is None else dict(options.executor_options),
+        executor_options=None
+        if options.executor_options is None
+        else dict(options.executor_options),
         prompt_lookup_max=options.prompt_lookup_max,
         prompt_lookup_min=options.prompt_lookup_min,
     )

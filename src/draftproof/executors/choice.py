@@ -70,9 +70,7 @@ def _open(
     source: str | Path | Any, options: dict[str, Any], model_kwargs: dict[str, Any]
 ) -> ForeignModel:
     if importlib.util.find_spec("openvino") is None:
-        raise InputError(
-            "executor='openvino' needs OpenVINO: pip install 'draftproof[openvino]'"
-        )
+        raise InputError("executor='openvino' needs OpenVINO: pip install 'draftproof[openvino]'")
     from draftproof.executors.openvino.compiled import Settings
     from draftproof.executors.openvino.model import PagedModel
 
