@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One line per batch size and K; the first one's outputs are what the others are compared to."""
+    """One line per batch size and K; all are compared to the first one's outputs."""
     import torch
     from transformers import AutoTokenizer
 

@@ -76,7 +76,7 @@ class Row:
         logits = []
         for step, piece in enumerate(pieces):
             widths = neighbours if step == 0 else [1] * len(neighbours)
-            counts = {0: piece} | {row: width for row, width in enumerate(widths, 1)}
+            counts = {0: piece} | dict(enumerate(widths, 1))
             logits.append(self.feed(executor, counts))
         return torch.cat(logits)
 

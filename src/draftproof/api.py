@@ -86,7 +86,7 @@ def load(
     two = draft is not None and draft != "ngram"
     runs = choose(executor, draft_executor, executor_options, drafts=two)
     options = dict(model_kwargs or {})
-    common = {"dtype": dtype, "device": device, "options": executor_options}
+    common: dict[str, Any] = {"dtype": dtype, "device": device, "options": executor_options}
     model = load_part(str(target), runs[0], model_kwargs=options, **common)
     tokenizer = load_tokenizer(str(target))
     helper, draft_tokenizer = None, None
@@ -153,7 +153,9 @@ class Pair:
             numerics, self._target, self._method
         )
         bound = self._target
-        self._eos = bound.eos if isinstance(bound, ForeignModel) else as_ids(default_eos(target))
+        self._eos = (
+            tuple(bound.eos) if isinstance(bound, ForeignModel) else as_ids(default_eos(target))
+        )
 
     @property
     def method(self) -> str:

@@ -80,6 +80,7 @@ def test_a_line_of_the_output_says_all_about_its_request(pair: FakePair, out: Pa
         "stats": row["stats"],
         "mode": "speculative",
         "numerics": "fast",
+        "executor": "torch",
     }
     assert row["stats"]["num_accepted_draft_tokens"] == 6
 

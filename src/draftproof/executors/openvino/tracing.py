@@ -169,7 +169,8 @@ def _refuse_experts(model: nn.Module) -> None:
 def _translate(layout: TracedLayout, context: Any) -> list[Any]:
     query, key, value = (context.get_input(index) for index in range(3))
     number = int(context.get_values_from_const_input(3))
-    return stand_in(layout.layers[number], number, query, key, value).outputs()
+    outputs: list[Any] = stand_in(layout.layers[number], number, query, key, value).outputs()
+    return outputs
 
 
 def _first_input(context: Any) -> list[Any]:
