@@ -58,8 +58,8 @@ class PagedModel(PagedGraph):
     def row_dependence(self) -> str:
         """Why the exact tier is refused; docs/openvino.md says what was tried."""
         return (
-            "OpenVINO's matrix products (FullyConnected) and paged attention choose kernels and "
-            "split work by how many tokens and rows a forward has"
+            "OpenVINO's paged attention has another kernel for a row that feeds a single token, and "
+            "its matrix products (FullyConnected) are not calibrated"
         )
 
     def executor(self, rows: int, capacity: int, free: int | None) -> Executor:
