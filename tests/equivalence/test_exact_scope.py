@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from draftproof.hf.operations import products
 from draftproof.numerics.probes import SIZES
 from draftproof.testing import noisy_copy, random_prompts
 
-from .exact import Run, alone, prefill, run, shapes_of, subject, without
+from .exact import alone, cut, prefill, run, shapes_of, subject, without
 
 REAL_WIDTH = "llama, real width"
 HEADS_OF_64 = "llama, heads of 64, tied"
@@ -39,13 +39,6 @@ def short_prompts(count: int = 32) -> list[list[int]]:
 def limits(count: int, most: int) -> list[int]:
     """Rows finish at different times."""
     return [1 + (3 * n + most - 1) % most for n in range(count)]
-
-
-def cut(whole: Run, counts: list[int]) -> Run:
-    return Run(
-        [ids[:n] for ids, n in zip(whole.ids, counts, strict=True)],
-        [logits[:n] for logits, n in zip(whole.logits, counts, strict=True)],
-    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -130,7 +123,7 @@ import sys
 import torch
 torch.set_num_threads({threads})
 sys.path.insert(0, {folder!r})
-from tests.equivalence import test_exact_scope as scope
+from equivalence import test_exact_scope as scope
 for dtype in (torch.float32, torch.bfloat16):
     print(scope.differences_with_threads(dtype))
 print(torch.get_num_threads())
@@ -160,8 +153,7 @@ def differences_with_threads(dtype: torch.dtype) -> list[str]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_one_and_two_threads(threads: int) -> None:
     """In a process of its own: a verdict holds for the number of threads it was reached with."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    code = THREADS.format(threads=threads, folder=root)
+    code = THREADS.format(threads=threads, folder=str(Path(__file__).parents[1]))
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=280
     )

@@ -18,7 +18,7 @@ from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.numerics import store
 from draftproof.numerics.probes import SIZES
-from draftproof.numerics.shapes import FAST, Rows, Shapes
+from draftproof.numerics.shapes import FAST, NEVER, Rows, Shapes
 from draftproof.testing import tiny_model
 from draftproof.types import RaggedTokens
 
@@ -82,6 +82,8 @@ def test_a_report_says_what_the_calibration_found(cache: Path, quick: None, tiny
         assert not finding["kept"]
         assert finding["attention"]["view"] == kept.shapes.view
         assert finding["attention"]["barred"] == list(kept.shapes.barred)
+        assert finding["attention"]["queries"] == kept.shapes.queries
+        assert (finding["attention"]["width"] or NEVER) == kept.shapes.width
         rules = {rule["kind"]: tuple(rule["sizes"]) for rule in finding["products"]}
         assert rules == {kind: kept.shapes.rows_of(kind).sizes for kind in rules}
         assert rules.keys() >= kept.shapes.products.keys()

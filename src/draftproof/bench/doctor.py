@@ -135,6 +135,7 @@ def _attention(shapes: Shapes) -> dict[str, Any]:
         "long_view": None if shapes.long_view == NEVER else shapes.long_view,
         "barred": list(shapes.barred),
         "queries": shapes.queries,
+        "width": None if shapes.width == NEVER else shapes.width,
     }
 
 

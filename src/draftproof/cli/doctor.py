@@ -107,7 +107,7 @@ def _promise(finding: Finding) -> str:
 
 
 def _attention(name: str) -> Callable[[Finding], str]:
-    return lambda finding: str(finding.attention.get(name) or "-")
+    return lambda finding: str(finding.attention.get(name) or ("any" if finding.promised else "-"))
 
 
 def _barred(finding: Finding) -> str:
@@ -129,6 +129,7 @@ _FACTS: dict[str, Callable[[Finding], str]] = {
     "long key view, multiple of": _attention("long_view"),
     "key views left out": _barred,
     "queries, multiple of": _attention("queries"),
+    "a row's tokens in one call": _attention("width"),
     "calibration": _calibration,
 }
 

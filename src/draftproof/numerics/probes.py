@@ -203,9 +203,7 @@ def _lengths(longest: int) -> list[int]:
     return [n for n in LENGTHS if n <= longest] or [1]
 
 
-def _inputs(
-    cases: Sequence[AttentionCase], longest: int, device: torch.device
-) -> list[_Inputs]:
+def _inputs(cases: Sequence[AttentionCase], longest: int, device: torch.device) -> list[_Inputs]:
     most = max(_lengths(longest))
     plain = {twin.key: twin for twin in map(_open_twin, cases)}
     own = [case for case in cases if case.key not in plain]
