@@ -38,6 +38,13 @@ SUBJECTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral, experts": ("mixtral", {}),
     "qwen3_moe, experts": ("qwen3_moe", {}),
     "llama, odd width": ("llama", {"intermediate_size": 45}),
+    # The sizes of SmolLM2-135M: with AMX, 16-bit products of these mind how many rows there are,
+    # which those of the tiny models above do not.
+    "llama, real width": (
+        "llama",
+        {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "hidden_size": 576}
+        | {"intermediate_size": 1536, "tie_word_embeddings": True},
+    ),
 }
 # As in all real models, what functions of single elements work on fills whole vectors, of
 # AVX-512 too: transformers' own loop rounds no rows for them (docs/numerics.md).

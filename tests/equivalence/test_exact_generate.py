@@ -22,6 +22,7 @@ PARAMS = [
     *(pytest.param(name, torch.float32, id=f"{name}, float32") for name in NAMES),
     *(pytest.param(name, torch.bfloat16, id=f"{name}, bfloat16") for name in NAMES[1:7:2]),
     *(pytest.param(name, torch.float16, id=f"{name}, float16") for name in NAMES[1:3]),
+    pytest.param("llama, real width", torch.bfloat16, id="llama, real width, bfloat16"),
 ]
 
 

@@ -85,7 +85,7 @@ def test_a_stopped_run_is_resumed_with_nothing_lost_or_doubled(
     assert ids_of(out) == uninterrupted
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["generate"], ["check"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["generate"], ["check"], ["doctor"]])
 def test_help_is_light(command: list[str]) -> None:
     code = (
         "import sys\n"

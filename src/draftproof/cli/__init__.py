@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli import bench, check, demo, forensics_selftest, generate, replay
+from draftproof.cli import bench, check, demo, doctor, forensics_selftest, generate, replay
 
 app = typer.Typer(
     name="draftproof",
@@ -42,6 +42,7 @@ def _draftproof(
 app.command("demo")(demo.command)
 app.command("generate")(generate.command)
 app.command("check")(check.command)
+app.command("doctor")(doctor.command)
 app.add_typer(bench.app, name="bench")
 app.command("forensics-selftest")(forensics_selftest.command)
 app.command("replay")(replay.command)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from draftproof.errors import DraftproofError, InputError
 
 if TYPE_CHECKING:
     from draftproof.api import Pair
+    from draftproof.hf import BoundModel
 
 
 # Raised while loading, these are more likely a fault of the code than of what the user named.
@@ -23,16 +26,30 @@ def open_pair(options: ModelOptions) -> Pair:
     Raises InputError for the many things that transformers, torch and safetensors raise when a
     name, a file or a device is wrong.
     """
-    _refuse_missing_folders(options.models)
-    try:
-        if options.is_local:  # bars are for downloads; weights on disk load in a moment
-            _hide_progress_bars()
+    with _loading(options.models, options.device, is_local=options.is_local):
         return _load(options)
+
+
+def open_target(name: str, dtype: str, device: str) -> BoundModel:
+    """Load one model by itself, ready for an executor. Raises as `open_pair` does."""
+    with _loading([name], device, is_local=Path(name).is_dir()):
+        from draftproof.hf import BoundModel, load_model
+
+        return BoundModel(load_model(name, dtype=dtype, device=device, model_kwargs={}))
+
+
+@contextlib.contextmanager
+def _loading(names: list[str], device: str, *, is_local: bool) -> Iterator[None]:
+    _refuse_missing_folders(names)
+    try:
+        if is_local:  # bars are for downloads; weights on disk load in a moment
+            _hide_progress_bars()
+        yield
     except (DraftproofError, *BUGS):
         raise
     except Exception as error:
-        names = " and ".join(options.models)
-        raise InputError(f"cannot load {names} on {options.device}: {error}") from error
+        named = " and ".join(names)
+        raise InputError(f"cannot load {named} on {device}: {error}") from error
 
 
 def _hide_progress_bars() -> None:

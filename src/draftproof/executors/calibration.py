@@ -46,23 +46,30 @@ def calibrate(model: BoundModel, *, fresh: bool = False) -> Verdict:
 
     fresh: probe again even so
     """
-    found = products(model.model)
-    longest = min(LONGEST, model.max_positions or LONGEST)
-    key = key_of(
+    key = verdict_key(model)
+    verdict = None if fresh else recall(key)
+    if verdict is None:
+        verdict = _probe(model, _longest(model))
+        keep(key, verdict)
+    return verdict
+
+
+def verdict_key(model: BoundModel) -> str:
+    """What the verdict for a model on this machine is kept under."""
+    return key_of(
         {
-            "products": sorted(found),
+            "products": sorted(products(model.model)),
             "attention": sorted(case.key for case in model.attention_cases),
             "model": model.config.model_type,
             "layers": len(model.layers),
             "device": str(model.device),
-            "longest": longest,
+            "longest": _longest(model),
         }
     )
-    verdict = None if fresh else recall(key)
-    if verdict is None:
-        verdict = _probe(model, longest)
-        keep(key, verdict)
-    return verdict
+
+
+def _longest(model: BoundModel) -> int:
+    return min(LONGEST, model.max_positions or LONGEST)
 
 
 @torch.inference_mode()
@@ -74,7 +81,7 @@ def _probe(model: BoundModel, longest: int) -> Verdict:
             return Verdict(shapes=None, failing=f"{kind} ({product.name})")
         if rule != ANY:
             rules[kind] = rule
-    attention = attention_shapes(model.attention_cases, longest)
+    attention = attention_shapes(model.attention_cases, longest, model.device)
     if attention is None:
         return Verdict(shapes=None, failing=", ".join(case.key for case in model.attention_cases))
     least = whole_vectors(_widths(model), model.dtype)

@@ -17,6 +17,7 @@ from torch import Tensor
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
 from draftproof.numerics.shapes import NEVER, Rows, Shapes, round_up
 
+CPU = torch.device("cpu")
 MULTIPLES = (1, 2, 4, 8, 16, 32)  # of the flat token count
 # Row counts that a matrix product may be restricted to; between two of them little is filled in.
 SIZES = (
@@ -157,7 +158,9 @@ class AttentionCase:
         return " ".join([f"attention {self.dtype} {sizes}", *extras])
 
 
-def attention_shapes(cases: Sequence[AttentionCase], longest: int) -> Shapes | None:
+def attention_shapes(
+    cases: Sequence[AttentionCase], longest: int, device: torch.device = CPU
+) -> Shapes | None:
     """Cheapest rounding of queries and key view under which every query's result stands alone.
 
     A 16-bit result hides most differences of one float32 step, and a window hides most keys. So
@@ -165,8 +168,9 @@ def attention_shapes(cases: Sequence[AttentionCase], longest: int) -> Shapes | N
     attention itself is asked whether that is enough.
 
     longest: tokens per row that will occur; lengths beyond it are not probed
+    device:  whose kernels are asked
     """
-    inputs = _inputs(cases, longest)
+    inputs = _inputs(cases, longest, device)
     group = max((case.heads // case.kv_heads for case in cases), default=1)
     for most, queries in itertools.product(FOLDED, QUERIES):
         shapes = Shapes(
@@ -183,9 +187,11 @@ def attention_shapes(cases: Sequence[AttentionCase], longest: int) -> Shapes | N
     return None
 
 
-def attention_holds(cases: Sequence[AttentionCase], shapes: Shapes, longest: int) -> bool:
+def attention_holds(
+    cases: Sequence[AttentionCase], shapes: Shapes, longest: int, device: torch.device = CPU
+) -> bool:
     """Whether every query's result stands alone under these shapes."""
-    return _all_stand_alone(_inputs(cases, longest), shapes, longest)
+    return _all_stand_alone(_inputs(cases, longest, device), shapes, longest)
 
 
 def _all_stand_alone(inputs: Sequence[_Inputs], shapes: Shapes, longest: int) -> bool:
@@ -197,11 +203,11 @@ def _lengths(longest: int) -> list[int]:
     return [n for n in LENGTHS if n <= longest] or [1]
 
 
-def _inputs(cases: Sequence[AttentionCase], longest: int) -> list[_Inputs]:
+def _inputs(cases: Sequence[AttentionCase], longest: int, device: torch.device) -> list[_Inputs]:
     most = max(_lengths(longest))
     plain = {twin.key: twin for twin in map(_open_twin, cases)}
     own = [case for case in cases if case.key not in plain]
-    return [_Inputs(case, most) for case in (*plain.values(), *own)]
+    return [_Inputs(case, most, device) for case in (*plain.values(), *own)]
 
 
 def _open_twin(case: AttentionCase) -> AttentionCase:
@@ -216,13 +222,14 @@ class _Inputs:
     the order in which it was added up in 16 bits as well.
     """
 
-    def __init__(self, case: AttentionCase, longest: int) -> None:
+    def __init__(self, case: AttentionCase, longest: int, device: torch.device) -> None:
         self.case = case
         self.slots = round_up(longest, LONG_VIEW) + 2 * LONG_VIEW
         generator = torch.Generator().manual_seed(0)
 
         def random(heads: int, length: int, dim: int) -> Tensor:
-            return torch.randn(BATCH, heads, length, dim, generator=generator).to(case.dtype)
+            values = torch.randn(BATCH, heads, length, dim, generator=generator)
+            return values.to(device, case.dtype)
 
         self.query = random(case.heads, min(longest, WIDE_BLOCK), case.key_dim)
         self.keys = random(case.kv_heads, self.slots, case.key_dim)  # [R, kv_heads, slots, D]
@@ -254,7 +261,8 @@ class _Inputs:
         keys, values = (part[:rows, :, :view] for part in self.cache(start + count))
         group, window = self.case.heads // self.case.kv_heads, self.case.shape.window
         parts = []
-        for positions in torch.arange(start, start + count).split(shapes.width):
+        every = torch.arange(start, start + count, device=self.query.device)
+        for positions in every.split(shapes.width):
             query = self.query[:rows, :, positions % self.query.shape[2]]
             rowwise = positions[None].expand(len(query), -1)
             mask = additive_mask(rowwise, view, window, group, self.case.dtype, shapes.queries)
