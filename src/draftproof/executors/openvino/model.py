@@ -58,7 +58,7 @@ class PagedModel(PagedGraph):
     def row_dependence(self) -> str:
         """Why the exact tier is refused; docs/openvino.md says what was tried."""
         return (
-            "OpenVINO's paged attention has another kernel for a row that feeds a single token, and "
+            "OpenVINO's paged attention has another kernel for rows that feed a single token, and "
             "its matrix products (FullyConnected) are not calibrated"
         )
 
