@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from draftproof.batch import Request
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
+from draftproof.engine.auto import Auto, Learned
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
@@ -27,14 +28,17 @@ from draftproof.types import Result, StreamEvent
 
 NUMERICS = ("exact", "fast", "auto")
 SCHEDULES = ("constant", "adaptive")
+AUTO: Literal["auto"] = "auto"
 
 
 class Options(RequestOptions, total=False):
     """Arguments of `generate`, `as_completed` and `stream`: `RequestOptions` and these."""
 
     max_num_seqs: int  # rows at a time, default 8
-    num_speculative_tokens: int  # K, default 4; 0 is plain decoding
-    # "constant" (default), or "adaptive": K follows each row's own acceptance
+    # K, 0 is plain decoding; "auto" (default): each round's K from measured costs and acceptance
+    num_speculative_tokens: int | Literal["auto"]
+    max_num_speculative_tokens: int  # the most that "auto" drafts per row and round, default 8
+    # of a number: "constant" (default), or "adaptive": K follows each row's own acceptance
     num_speculative_tokens_schedule: str
     # a row stops drafting after a token that the draft finds less probable; default 0: never
     assistant_confidence_threshold: float
@@ -156,6 +160,7 @@ class Pair:
         self._eos = (
             tuple(bound.eos) if isinstance(bound, ForeignModel) else as_ids(default_eos(target))
         )
+        self._learned = Learned()
 
     @property
     def method(self) -> str:
@@ -267,9 +272,7 @@ class Pair:
 
     def _blueprint(self, requests: Sequence[Request], options: Options) -> Blueprint:
         rows = _positive("max_num_seqs", options.get("max_num_seqs", 8))
-        drafted = options.get("num_speculative_tokens", 4)
-        if drafted < 0:
-            raise InputError(f"num_speculative_tokens must be 0 or more, got {drafted}")
+        drafted, schedule = _drafting(options, self._learned)
         budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))
         return Blueprint(
             target=self._target,
@@ -280,7 +283,7 @@ class Pair:
             max_model_len=self._capacity(requests, options.get("max_model_len")),
             num_speculative_tokens=drafted,
             max_num_batched_tokens=budget,
-            schedule=_schedule(options.get("num_speculative_tokens_schedule", "constant")),
+            schedule=CONSTANT if self._draft is None else schedule,
             confidence_threshold=options.get("assistant_confidence_threshold", 0.0),
             decode=self._decode if self.tokenizer is not None else None,
             observers=options.get("observers", ()),
@@ -310,7 +313,7 @@ class Pair:
     def _mode(self, options: Options) -> str:
         if self._draft is None:
             return "plain: no draft"
-        if options.get("num_speculative_tokens", 4) == 0:
+        if options.get("num_speculative_tokens") == 0:
             return "plain: num_speculative_tokens is 0"
         return "speculative"
 
@@ -394,6 +397,19 @@ def _name(part: Any) -> str | None:
     return "ngram" if isinstance(part, Ngram) else getattr(part, "name", type(part).__name__)
 
 
-def _schedule(name: str) -> Schedule:
-    _choose("num_speculative_tokens_schedule", name, SCHEDULES)
-    return Adaptive() if name == "adaptive" else CONSTANT
+def _drafting(options: Options, learned: Learned) -> tuple[int, Schedule]:
+    """The most that a row drafts per round, and how many of them it does."""
+    drafted = options.get("num_speculative_tokens", AUTO)
+    name = options.get("num_speculative_tokens_schedule")
+    if name is not None:
+        _choose("num_speculative_tokens_schedule", name, SCHEDULES)
+    if isinstance(drafted, str):
+        _choose("num_speculative_tokens", drafted, (AUTO,))
+        most = options.get("max_num_speculative_tokens", 8)
+        if name == "constant":
+            raise InputError("num_speculative_tokens_schedule='constant' needs a number to keep to")
+        drafted = _positive("max_num_speculative_tokens", most)
+        return drafted, Adaptive() if name == "adaptive" else Auto(learned=learned)
+    if drafted < 0:
+        raise InputError(f"num_speculative_tokens must be 0 or more, got {drafted}")
+    return drafted, Adaptive() if name == "adaptive" else CONSTANT

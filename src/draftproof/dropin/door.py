@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
-from draftproof.api import Options, Pair
+from draftproof.api import AUTO, Options, Pair
 from draftproof.dropin.processors import Context, for_rows, read
 from draftproof.dropin.returning import Columns, returned
 from draftproof.errors import InputError, UnsupportedArgumentError
@@ -48,7 +48,7 @@ def custom_generate(
     generation_config: Any = None,
     assistant_model: Any = None,
     max_num_seqs: int | None = None,
-    num_speculative_tokens: int | None = None,
+    num_speculative_tokens: int | Literal["auto"] | None = None,
     numerics: str = "auto",
     seed: int | None = None,
     coupling: str | None = None,
@@ -58,8 +58,8 @@ def custom_generate(
 
     input_ids:        [B, L] int64, left-padded; `attention_mask` says where rows begin
     assistant_model:  the draft, as in `generate`; or `prompt_lookup_num_tokens` for n-gram drafts
-    num_speculative_tokens: K; default `num_assistant_tokens` of the draft's generation config,
-                      `prompt_lookup_num_tokens`, or 4
+    num_speculative_tokens: K, or "auto"; default `num_assistant_tokens` of the draft's generation
+                      config, `prompt_lookup_num_tokens`, or "auto"
     max_num_seqs:     rows decoded at a time; default: the whole batch
     seed, coupling:   of sampled rows, see `RequestOptions`; without a seed torch's global
                       generator decides, as in `generate`
@@ -153,28 +153,29 @@ def _callables(processors: Any, criteria: Any, context: Context) -> Options:
     return {**reading.options, **called}  # type: ignore[typeddict-item]
 
 
-def _draft(assistant: Any, config: Any, wish: int | None) -> tuple[Any, Options]:
+def _draft(assistant: Any, config: Any, wish: int | str | None) -> tuple[Any, Options]:
     """The drafter and how far it drafts, from the arguments transformers itself knows."""
     lookup = getattr(config, "prompt_lookup_num_tokens", None)
     if assistant is not None:
         own = assistant.generation_config
-        schedule = getattr(own, "num_assistant_tokens_schedule", None) or "constant"
-        return assistant, {
-            "num_speculative_tokens": _first(wish, getattr(own, "num_assistant_tokens", None), 4),
-            "num_speculative_tokens_schedule": (
-                "constant" if schedule == "constant" else "adaptive"
-            ),
+        options: Options = {
+            "num_speculative_tokens": _first(wish, getattr(own, "num_assistant_tokens", None)),
             "assistant_confidence_threshold": (
                 getattr(own, "assistant_confidence_threshold", None) or 0.0
             ),
         }
+        schedule = getattr(own, "num_assistant_tokens_schedule", None) or "constant"
+        if schedule != "constant" and options["num_speculative_tokens"] != AUTO:
+            options["num_speculative_tokens_schedule"] = "adaptive"
+        return assistant, options
     if lookup is not None:
         return "ngram", {"num_speculative_tokens": _first(wish, lookup)}
     return None, {"num_speculative_tokens": 0}
 
 
-def _first(*values: int | None) -> int:
-    return next(int(value) for value in values if value is not None)
+def _first(*values: int | str | None) -> int | Literal["auto"]:
+    value = next((value for value in values if value is not None), AUTO)
+    return AUTO if value == AUTO else int(value)
 
 
 def _prompts(input_ids: Tensor, mask: Tensor | None) -> list[list[int]]:

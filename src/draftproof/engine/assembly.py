@@ -11,6 +11,7 @@ from draftproof.drafters.base import Drafter
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.ngram import NgramDrafter
 from draftproof.drafters.none import NoDrafter
+from draftproof.engine.auto import Auto
 from draftproof.engine.engine import Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Limits, Memory, Method
@@ -108,9 +109,13 @@ def assemble(plan: Blueprint) -> Engine:
         plan.max_model_len,
         ", ".join(f"{name} {size}" for name, size in sizes.items()),
     )
+    target = _executor(plan.target, plan, plan.max_model_len, plan.target_shapes)
+    drafter = _drafter(plan)
+    if isinstance(plan.schedule, Auto):
+        target = plan.schedule.watch(target, drafter)
     return Engine(
-        target=_executor(plan.target, plan, plan.max_model_len, plan.target_shapes),
-        drafter=_drafter(plan),
+        target=target,
+        drafter=drafter,
         verifier=plan.method.verifier(SamplingVerifier()),
         scheduler=plan.method.scheduler(plan.limits, plan.max_num_seqs),
         batch=Batch(plan.pool),

@@ -1,4 +1,4 @@
-"""How many tokens a row drafts, from how many of its drafts were accepted so far.
+"""How many tokens the rows of a round draft.
 
 Never changes a token of greedy and seeded rows, nor the distribution of others: a choice at a
 position does not depend on how far ahead was drafted.
@@ -6,25 +6,32 @@ position does not depend on how far ahead was drafted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from draftproof.types import SpecStats
 
+if TYPE_CHECKING:
+    from draftproof.batch import Row
+
 
 class Schedule(Protocol):
-    """Decides K of one row for its next round."""
+    """Decides K of every row of a round."""
 
-    def wanted(self, stats: SpecStats, most: int) -> int:
-        """Draft tokens, 0 .. most."""
+    def choose(self, rows: Sequence[Row], most: Sequence[int], reading: int) -> list[int]:
+        """Draft tokens of each decoding row, `0 .. most[r]`.
+
+        reading: prompt tokens of other rows that are fed in the same round
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
     """Always K."""
 
-    def wanted(self, stats: SpecStats, most: int) -> int:
-        return most
+    def choose(self, rows: Sequence[Row], most: Sequence[int], reading: int) -> list[int]:
+        return list(most)
 
 
 CONSTANT = Constant()
@@ -39,6 +46,7 @@ class Adaptive:
 
     a is the share of drafts accepted among those that were decided: all accepted ones and the
     first rejected one of each round. It starts at `prior`, which weighs as much as `weight` drafts.
+    Nothing is measured: the same row drafts the same in every run.
 
     cost: time of a draft step over time of the target's round
     """
@@ -47,7 +55,11 @@ class Adaptive:
     prior: float = 0.8
     weight: float = 8.0
 
+    def choose(self, rows: Sequence[Row], most: Sequence[int], reading: int) -> list[int]:
+        return [self.wanted(row.stats, limit) for row, limit in zip(rows, most, strict=True)]
+
     def wanted(self, stats: SpecStats, most: int) -> int:
+        """Draft tokens of a row, 0 .. most."""
         # at least 1 where drafting is on: a row that stops drafting could never recover
         if most == 0:
             return 0

@@ -81,7 +81,7 @@ class Scheduler:
 
     num_speculative_tokens: K, the most a row drafts; cut per row by its budget and the contexts
     max_num_batched_tokens: tokens fed to the target per round
-    schedule:               how K follows the row's own acceptance
+    schedule:               how K follows acceptance, and what it costs
     """
 
     num_speculative_tokens: int
@@ -106,7 +106,7 @@ class Scheduler:
     def select(self, batch: Batch, target: Executor, drafter: Drafter) -> Plan:
         """Rows of this round in executor order."""
         rows = self.eligible(batch, target, drafter)
-        wanted = {row.slot: self._wanted(row, target, drafter) for row in rows}
+        wanted = self._wanted(rows, target, drafter)
         busy = sum(1 + wanted[row.slot] for row in rows if row.decoding)
         room = max(self.max_num_batched_tokens - busy, LEAST_PREFILL)
         plan: list[tuple[Row, int, int]] = []
@@ -123,12 +123,20 @@ class Scheduler:
             wanted=[drafts for _, _, drafts in plan],
         )
 
-    def _wanted(self, row: Row, target: Executor, drafter: Drafter) -> int:
-        """K of this row in this round; never the minimum over the batch."""
-        if not row.decoding:
-            return 0
+    def _wanted(self, rows: Sequence[Row], target: Executor, drafter: Drafter) -> dict[int, int]:
+        """K by slot; never the minimum over the batch."""
+        decoding = [row for row in rows if row.decoding]
+        most = [self._most(row, target, drafter) for row in decoding]
+        reading = sum(row.lag for row in rows if not row.decoding)
+        room = max(self.max_num_batched_tokens - len(decoding), LEAST_PREFILL)
+        chosen = self.schedule.choose(decoding, most, min(reading, room))
+        drafts = dict.fromkeys((row.slot for row in rows), 0)
+        return drafts | {row.slot: count for row, count in zip(decoding, chosen, strict=True)}
+
+    def _most(self, row: Row, target: Executor, drafter: Drafter) -> int:
+        """The most that this row can draft in this round."""
         limits = [
-            self.schedule.wanted(row.stats, self.num_speculative_tokens),
+            self.num_speculative_tokens,
             row.budget - 1,  # the last token of the budget is the correction or bonus
             target.capacity - len(row.tokens),
         ]

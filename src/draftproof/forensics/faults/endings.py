@@ -52,10 +52,10 @@ class LengthAfterTheBlock(Engine):
 class Unbudgeted(Scheduler):
     """K is the same to the last round, however few tokens are left."""
 
-    def _wanted(self, row: Row, target: Executor, drafter: Drafter) -> int:
+    def _most(self, row: Row, target: Executor, drafter: Drafter) -> int:
         own = drafter.limit(row)
         limit = self.num_speculative_tokens
-        return (limit if own is None else min(limit, own)) if row.decoding else 0
+        return limit if own is None else min(limit, own)
 
 
 def eos_ignored(engine: Engine, inquiry: Inquiry) -> Engine:

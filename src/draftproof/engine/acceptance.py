@@ -1,0 +1,88 @@
+"""How likely a draft is accepted: of one row, and of all rows together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftproof.batch import Row
+
+POOLED = 48.0  # decided drafts that all rows together remember
+OWN = 32.0  # and a row
+WEIGHT = 4.0  # drafts that the others' rate weighs in a row's own
+IDLE = 0.98  # what a row that does not draft keeps of its memory in each round
+
+
+@dataclass(slots=True)
+class Memory:
+    """Decided drafts: accepted ones, and the first rejected one of each round. Old ones fade."""
+
+    accepted: float = 0.0
+    rejected: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """Drafts remembered."""
+        return self.accepted + self.rejected
+
+    def add(self, accepted: int, rejected: int, most: float) -> None:
+        """Remember more, and `most` in all."""
+        self.accepted += accepted
+        self.rejected += rejected
+        self.fade(min(1.0, most / max(self.weight, 1e-9)))
+
+    def fade(self, share: float) -> None:
+        """Keep a share."""
+        self.accepted *= share
+        self.rejected *= share
+
+
+def first_guess() -> Memory:
+    """Before any draft was seen, drafts are expected to be worth trying; it fades soon."""
+    return Memory(accepted=2.1, rejected=0.9)
+
+
+@dataclass(slots=True)
+class _Own:
+    """A row, what it accepted, and its counters when they were last read."""
+
+    row: Row
+    memory: Memory = field(default_factory=Memory)
+    read: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Probability that a draft is accepted once those before it were, by row.
+
+    A new row is expected to be like the others; a row that sat out for long is so again.
+    """
+
+    pool: Memory = field(default_factory=first_guess)
+    _rows: dict[int, _Own] = field(default_factory=dict)
+
+    def read(self, rows: Sequence[Row]) -> None:
+        """Take in what the last round did to the rows."""
+        for row in rows:
+            own = self._of(row)
+            stats = row.stats
+            found = (stats.num_accepted_draft_tokens, stats.correction_tokens)
+            accepted, rejected = found[0] - own.read[0], found[1] - own.read[1]
+            own.read = found
+            if accepted or rejected:
+                own.memory.add(accepted, rejected, OWN)
+                self.pool.add(accepted, rejected, POOLED)
+            else:
+                own.memory.fade(IDLE)
+
+    def rate(self, row: Row) -> float:
+        """In (0, 1)."""
+        memory = self._of(row).memory
+        general = self.pool.accepted / self.pool.weight
+        return (memory.accepted + WEIGHT * general) / (memory.weight + WEIGHT)
+
+    def _of(self, row: Row) -> _Own:
+        own = self._rows.get(row.slot)
+        if own is None or own.row is not row:
+            own = self._rows[row.slot] = _Own(row)
+        return own

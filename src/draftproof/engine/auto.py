@@ -1,0 +1,237 @@
+"""K from what forwards cost on this machine and from what the rows accept, both measured."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from draftproof.batch import Row
+from draftproof.drafters.base import Drafter
+from draftproof.engine.acceptance import Acceptance, Memory, first_guess
+from draftproof.engine.costs import Costs, Pace
+from draftproof.engine.schedule import Adaptive
+from draftproof.engine.timing import Part, Stages, TimedExecutor
+from draftproof.executors.base import Executor
+
+FIRST = 3  # K while no draft step was timed yet
+PROBE = 2  # drafts of a row that looks whether drafting pays again
+REGRET = 0.02  # share of plain decoding's time that such looks may cost
+BEHIND = 8  # a draft cache further back than this is caught up for the rounds to come
+AMORTISED = 4.0  # tokens per round, roughly: what catching up costs is spread over the rest
+
+
+@dataclass(slots=True)
+class Learned:
+    """What outlives a run: costs of this pair on this machine, and how good its drafts are.
+
+    accepted: of the drafts of all rows
+    credit: seconds that may be spent on looking whether drafting pays again
+    rate:   tokens per second that the last pure decoding round was planned for
+    """
+
+    pace: Pace = field(default_factory=Pace)
+    parts: dict[Part, Costs] = field(default_factory=dict)
+    accepted: Memory = field(default_factory=first_guess)
+    credit: float = 0.0
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.parts = {part: Costs(pace=self.pace) for part in Part}
+
+    def record(self, part: Part, size: int, seconds: float) -> None:
+        """A part of a round was timed."""
+        self.parts[part].observe(size, seconds)
+
+    def seconds(self, part: Part, size: int) -> float:
+        """What it is expected to take."""
+        return self.parts[part].seconds(size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A row that may draft.
+
+    charge: seconds of catching up its draft cache that this round has to earn
+    """
+
+    index: int
+    rate: float
+    limit: int
+    lag: int
+    charge: float
+
+
+@dataclass(kw_only=True)
+class Auto:
+    """Per round, the K of each row with the most expected tokens per second of the whole batch.
+
+    The j-th draft of a row with acceptance a is worth a^j tokens. The drafts of all rows are
+    taken in the order of their worth; how many of them is decided by the time that the round is
+    expected to take with them:
+
+        host(drafts) + sum over steps of draft(rows) + verify(rows + drafts)
+
+    0 is plain decoding. Where it wins, one row drafts a little now and then, as often as
+    `REGRET` of the time allows, so that drafts that have become good are noticed.
+
+    A row whose choices depend on its drafts (rejection sampling) is left to `Adaptive`, which
+    measures no time: the same seed gives the same row again.
+    """
+
+    learned: Learned = field(default_factory=Learned)
+    now: Callable[[], float] = time.perf_counter
+    fixed: Adaptive = field(default_factory=Adaptive)
+    _acceptance: Acceptance = field(init=False)
+    _stages: Stages | None = field(default=None, init=False)
+    _draft: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._acceptance = Acceptance(pool=self.learned.accepted)
+
+    def watch(self, target: Executor, drafter: Drafter) -> Executor:
+        """Time these two from now on; returns what the loop must use as its target."""
+        self._stages = Stages.on(target.device, self.learned.record, self.now)
+        inner: Any = getattr(drafter, "executor", None)
+        if isinstance(inner, TimedExecutor):  # a drafter that was used in an earlier run
+            inner = inner.inner
+        if inner is not None:
+            timed_draft, holder = TimedExecutor(inner, self._stages, Part.DRAFT), cast(Any, drafter)
+            # one that lets nobody replace its executor is timed as a whole
+            with contextlib.suppress(AttributeError):
+                holder.executor = timed_draft
+                self._draft = timed_draft
+        timed: Any = TimedExecutor(target, self._stages, Part.VERIFY)
+        executor: Executor = timed
+        return executor
+
+    def choose(self, rows: Sequence[Row], most: Sequence[int], reading: int) -> list[int]:
+        self._acceptance.read(rows)
+        counts = self._counts(rows, most, reading) if rows else []
+        if self._stages is not None:
+            self._stages.start(1 + sum(counts))
+        return counts
+
+    def _counts(self, rows: Sequence[Row], most: Sequence[int], reading: int) -> list[int]:
+        fixed = [row.request.settings.drawn_from_draft for row in rows]
+        counts = [
+            self.fixed.wanted(row.stats, limit) if is_fixed else 0
+            for row, limit, is_fixed in zip(rows, most, fixed, strict=True)
+        ]
+        free = [i for i, limit in enumerate(most) if limit and not fixed[i]]
+        if not free or not self.learned.parts[Part.VERIFY].reaches_down_to(len(rows) + reading):
+            return counts  # how long plain decoding takes must be known first
+        plan = _Plan(
+            learned=self.learned,
+            counts=counts,
+            base=len(rows) + reading + sum(counts),
+            plain=len(rows),
+            pure=not reading,
+        )
+        most = [min(limit, self._cap()) for limit in most]
+        candidates = [self._candidate(i, rows[i], most[i]) for i in free]
+        found = plan.best(candidates)
+        return found if any(found) or reading else self._probe(plan, candidates)
+
+    def _cap(self) -> int:
+        unknown = self._draft is not None and not self.learned.parts[Part.DRAFT].known
+        return FIRST if unknown else 1 << 30
+
+    def _candidate(self, index: int, row: Row, limit: int) -> _Candidate:
+        lag = 0 if self._draft is None else len(row.tokens) - self._draft.lengths[row.slot]
+        charge = 0.0
+        if lag > BEHIND:
+            charge = self.learned.seconds(Part.DRAFT, lag) * min(1.0, AMORTISED / row.budget)
+        return _Candidate(index, self._acceptance.rate(row), limit, lag, charge)
+
+    def _probe(self, plan: _Plan, candidates: Sequence[_Candidate]) -> list[int]:
+        """Plain decoding, or one row's look, once enough plain rounds have paid for it."""
+        learned, row = self.learned, min(candidates, key=lambda item: item.lag)
+        drafts, plain = min(PROBE, row.limit), learned.seconds(Part.VERIFY, plan.base)
+        learned.credit += REGRET * plain
+        price = learned.seconds(Part.DRAFT, row.lag) + learned.seconds(
+            Part.VERIFY, plan.base + drafts
+        )
+        price += (drafts - 1) * learned.seconds(Part.DRAFT, 1) - plain
+        counts = [0] * len(plan.counts)
+        if learned.credit >= price:
+            learned.credit = max(0.0, min(learned.credit - price, price))
+            counts[row.index] = drafts
+        return counts
+
+
+@dataclass(kw_only=True, slots=True)
+class _Plan:
+    """One round's choice.
+
+    counts: drafts that are settled already, by row
+    base:   tokens that the target is fed without any others
+    plain:  tokens that are emitted without any draft
+    pure:   no row reads its prompt: then tokens per second is what counts. Otherwise the time is
+            mostly the reading's, and a draft must be worth its own time at the usual rate
+    """
+
+    learned: Learned
+    counts: list[int]
+    base: int
+    plain: int
+    pure: bool
+
+    def best(self, candidates: Sequence[_Candidate]) -> list[int]:
+        """Drafts of every row."""
+        value, counts = self._search(candidates)
+        near = [item for item in candidates if not item.charge]
+        if len(near) < len(candidates):  # catching up may not be worth it
+            value, counts = max((value, counts), self._search(near), key=lambda found: found[0])
+        if self.pure:
+            self.learned.rate = value
+        return counts
+
+    def _search(self, candidates: Sequence[_Candidate]) -> tuple[float, list[int]]:
+        """The best number of drafts, and its value; they are taken in the order of their worth."""
+        offers = _offers(candidates)
+        steps = [sum(count > depth for count in self.counts) for depth in range(self._deepest())]
+        steps += [0] * (max((item.limit for item in candidates), default=0) - len(steps))
+        lags, charge, tokens = float(steps[0] if steps else 0), 0.0, float(self.plain)
+        best, taken = self._value(tokens, steps, int(lags), charge, 0), 0
+        stride = max(1, len(candidates) // 8)
+        for number, (worth, depth, item) in enumerate(offers, 1):
+            tokens += worth
+            steps[depth - 1] += 1
+            if depth == 1:
+                lags += min(item.lag, 2) if item.charge else item.lag
+                charge += item.charge
+            if number % stride == 0 or number == len(offers):
+                value = self._value(tokens, steps, int(lags), charge, number)
+                if value > best:
+                    best, taken = value, number
+        counts = list(self.counts)
+        for _, _, item in offers[:taken]:
+            counts[item.index] += 1
+        return best, counts
+
+    def _deepest(self) -> int:
+        return max(self.counts, default=0)
+
+    def _value(
+        self, tokens: float, steps: Sequence[int], lags: int, charge: float, drafts: int
+    ) -> float:
+        seconds = self.learned.seconds
+        time = charge + seconds(Part.HOST, 1 + sum(self.counts) + drafts)
+        time += seconds(Part.DRAFT, lags) + seconds(Part.VERIFY, self.base + drafts)
+        for count in steps[1:]:
+            if not count:
+                break
+            time += seconds(Part.DRAFT, count)
+        return tokens / max(time, 1e-12) if self.pure else tokens - self.learned.rate * time
+
+
+def _offers(candidates: Sequence[_Candidate]) -> list[tuple[float, int, _Candidate]]:
+    """Drafts by worth, a row's own in their order: what each adds, its depth, its row."""
+    offers = [
+        (item.rate**depth, depth, item) for item in candidates for depth in range(1, item.limit + 1)
+    ]
+    offers.sort(key=lambda offer: (-offer[0], offer[1]))
+    return offers

@@ -1,0 +1,155 @@
+"""An engine whose models cost what a script says, on a clock that only they move.
+
+Speed can then be tested without measuring time: the same run gives the same figure everywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from draftproof.batch import Batch, Request
+from draftproof.drafters.model import ModelDrafter
+from draftproof.engine.auto import Auto
+from draftproof.engine.engine import Engine
+from draftproof.engine.schedule import Schedule
+from draftproof.engine.scheduler import Scheduler
+from draftproof.executors.base import Executor
+from draftproof.sampling import Settings
+from draftproof.types import RaggedTokens
+from draftproof.verifiers.sampling import SamplingVerifier
+
+VOCABULARY = 16
+Cost = Callable[[int], float]  # seconds of a forward by the number of tokens it is fed
+
+
+@dataclass
+class Clock:
+    """Seconds that the scripted models have taken so far."""
+
+    seconds: float = 0.0
+
+    def now(self) -> float:
+        """As `time.perf_counter`."""
+        return self.seconds
+
+
+def written(position: int) -> int:
+    """What the scripted target writes behind a position."""
+    return (5 * position + 1) % VOCABULARY
+
+
+@dataclass(kw_only=True)
+class ScriptedExecutor:
+    """A model that knows what comes next, or is wrong about it, and takes a scripted time.
+
+    right:  probability that it agrees with the target, decided by row and position alone, so that
+            it does not depend on how far ahead it is asked; or one for every position
+    """
+
+    clock: Clock
+    cost: Cost
+    rows: int
+    right: float | Callable[[int], float] = 1.0
+    capacity: int = 4096
+    vocab_size: int = VOCABULARY
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    lengths: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lengths = [0] * self.rows
+
+    def forward(self, tokens: RaggedTokens) -> Tensor:
+        """One-hot scores; the clock moves."""
+        self.clock.seconds += self.cost(len(tokens.ids))
+        chosen: list[int] = []
+        for row, start, count, keep in zip(
+            tokens.rows, tokens.starts, tokens.counts, tokens.keep, strict=True
+        ):
+            assert self.lengths[row] == start
+            self.lengths[row] += count
+            chosen += [self._next(row, start + i) for i in range(count - keep, count)]
+        index = torch.tensor(chosen, dtype=torch.int64)
+        return torch.nn.functional.one_hot(index, VOCABULARY).float()
+
+    def _next(self, row: int, position: int) -> int:
+        right = self.right if isinstance(self.right, float) else self.right(position)
+        wrong = random.Random(row * 100_003 + position).random() >= right
+        return (written(position) + wrong) % VOCABULARY
+
+    def truncate(self, row: int, length: int) -> None:
+        """As of every executor."""
+        self.lengths[row] = length
+
+    def release(self, row: int) -> None:
+        """As of every executor."""
+        self.lengths[row] = 0
+
+    def check(self) -> None:
+        """There is no memory that could be wrong."""
+
+    def poison(self) -> None:
+        """There is no memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """Two scripted models and the work they are given.
+
+    target, draft:  cost of their forwards
+    right:          see ScriptedExecutor, of the draft
+    """
+
+    target: Cost
+    draft: Cost
+    right: float | Callable[[int], float]
+    batch_size: int
+    requests: int
+    prompt: int = 32
+    max_new_tokens: int = 128
+
+    def run(self, schedule: Schedule, most: int, clock: Clock) -> Iterator[list[int]]:
+        """Decode everything; the drafts of every row, round by round."""
+        engine = self.engine(schedule, most, clock)
+        for index in range(self.requests):
+            settings = Settings(max_new_tokens=self.max_new_tokens)
+            engine.add(Request(index=index, prompt=[0] * self.prompt, settings=settings))
+        drafts: dict[int, int] = {}
+        for commits in engine.run():
+            rows = [commit.row for commit in commits]
+            before = [drafts.get(row.request.index, 0) for row in rows]
+            drafts |= {row.request.index: row.stats.num_draft_tokens for row in rows}
+            yield [drafts[row.request.index] - n for row, n in zip(rows, before, strict=True)]
+            for row in rows:
+                assert row.emitted == [written(self.prompt - 1 + i) for i in range(row.generated)]
+
+    def engine(self, schedule: Schedule, most: int, clock: Clock) -> Engine:
+        """Ready to be given requests."""
+        rows = self.batch_size
+        target: Executor = ScriptedExecutor(clock=clock, cost=self.target, rows=rows)
+        executor = ScriptedExecutor(clock=clock, cost=self.draft, rows=rows, right=self.right)
+        drafter = ModelDrafter(
+            executor=executor, max_num_batched_tokens=512, vocab_size=VOCABULARY
+        )
+        if isinstance(schedule, Auto):
+            target = schedule.watch(target, drafter)
+        return Engine(
+            target=target,
+            drafter=drafter,
+            verifier=SamplingVerifier(),
+            scheduler=Scheduler(
+                num_speculative_tokens=most, max_num_batched_tokens=512, schedule=schedule
+            ),
+            batch=Batch(rows),
+        )
+
+    def speed(self, schedule: Schedule, most: int, clock: Clock) -> float:
+        """Tokens per second on the scripted clock."""
+        started = clock.seconds
+        for _ in self.run(schedule, most, clock):
+            pass
+        return self.requests * self.max_new_tokens / (clock.seconds - started)
