@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from draftproof.batch import Row
 
-POOLED = 48.0  # decided drafts that all rows together remember
-OWN = 32.0  # and a row
-WEIGHT = 4.0  # drafts that the others' rate weighs in a row's own
+POOLED = 300.0  # decided drafts that all rows together remember
+OWN = 64.0  # and a row
+WEIGHT = 48.0  # drafts that the others' rate weighs in a row's own
 IDLE = 0.98  # what a row that does not draft keeps of its memory in each round
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -53,9 +54,12 @@ class Costs:
 
     What was measured once, or long ago, counts as not known: the guess from its neighbours is
     rather too short than too long, so that it is tried again.
+
+    paces: whether these measurements say how slow the machine is
     """
 
     pace: Pace = field(default_factory=Pace)
+    paces: bool = True
     _entries: dict[int, _Entry] = field(default_factory=dict)
     _clock: int = 0
     _counts: list[int] = field(default_factory=list)
@@ -77,7 +81,7 @@ class Costs:
         self._clock += 1
         if self._clock - entry.when > STALE:
             entry.values.clear()
-        if len(entry.values) > 2:
+        if self.paces and len(entry.values) > 2:
             self.pace.observe(seconds, entry.value * self.pace.factor)
         entry.values.append(seconds / self.pace.factor)
         entry.when = self._clock
@@ -95,8 +99,9 @@ class Costs:
         counts, values = self._counts, self._values
         above = bisect_right(counts, tokens)
         if above == 0:  # fewer than ever measured: at least their share of what the fewest took
+            share = values[0] * tokens / counts[0]
             guess = values[0] - self._slope() * (counts[0] - tokens)
-            return max(guess, values[0] * tokens / counts[0])
+            return share if len(counts) == 1 else max(guess, share)
         low, bottom = counts[above - 1], values[above - 1]
         if above == len(counts):
             return bottom + self._slope() * (tokens - low)
@@ -111,21 +116,28 @@ class Costs:
         return (values[-1] - values[0]) / (counts[-1] - counts[0])
 
     def _fit(self) -> None:
-        """Pool neighbours whose order is wrong (isotonic regression), each by its weight."""
+        """Of what was measured once, only what is shorter than expected is believed."""
         fresh = {n: e for n, e in list(self._entries.items()) if self._clock - e.when <= STALE}
         trusted = {n: e for n, e in fresh.items() if len(e.values) >= TRUSTED} or fresh
-        self._counts = sorted(trusted)
+        self._pool(trusted)
+        short = {n: e for n, e in fresh.items() if n not in trusted and e.value < self._at(n)}
+        if short:
+            self._pool(trusted | short)
+
+    def _pool(self, entries: Mapping[int, _Entry]) -> None:
+        """Pool neighbours whose order is wrong (isotonic regression), each by its weight."""
+        counts = sorted(entries)
         blocks: list[tuple[float, int, int]] = []  # mean, weight, entries
-        for count in self._counts:
-            entry = trusted[count]
-            block = (entry.value, len(entry.values), 1)
+        for count in counts:
+            block = (entries[count].value, len(entries[count].values), 1)
             while blocks and blocks[-1][0] >= block[0]:
-                mean, weight, entries = blocks.pop()
+                mean, weight, number = blocks.pop()
                 total = weight + block[1]
                 pooled = (mean * weight + block[0] * block[1]) / total
-                block = (pooled, total, entries + block[2])
+                block = (pooled, total, number + block[2])
             blocks.append(block)
-        self._values = [mean for mean, _, entries in blocks for _ in range(entries)]
+        self._counts = counts
+        self._values = [mean for mean, _, number in blocks for _ in range(number)]
 
 
 def _size(tokens: int) -> int:

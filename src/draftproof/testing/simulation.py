@@ -132,9 +132,7 @@ class Machine:
         rows = self.batch_size
         target: Executor = ScriptedExecutor(clock=clock, cost=self.target, rows=rows)
         executor = ScriptedExecutor(clock=clock, cost=self.draft, rows=rows, right=self.right)
-        drafter = ModelDrafter(
-            executor=executor, max_num_batched_tokens=512, vocab_size=VOCABULARY
-        )
+        drafter = ModelDrafter(executor=executor, max_num_batched_tokens=512, vocab_size=VOCABULARY)
         if isinstance(schedule, Auto):
             target = schedule.watch(target, drafter)
         return Engine(
