@@ -13,6 +13,8 @@ import typer
 
 from draftproof.errors import InputError
 
+AUTO = "auto"
+
 
 class Dtype(StrEnum):
     """Number formats of the weights; auto is what the model's own files say."""
@@ -145,6 +147,21 @@ MaxNumSeqs = Annotated[
 NumSpeculativeTokens = Annotated[
     int, typer.Option("--num-speculative-tokens", min=0, help="Draft tokens per row and round (K).")
 ]
+DraftsOrAuto = Annotated[
+    str,
+    typer.Option(
+        "--num-speculative-tokens",
+        metavar="INTEGER|auto",
+        help="Draft tokens per row and round (K); auto: from measured costs and acceptance, 0 "
+        "included.",
+    ),
+]
+MaxNumSpeculativeTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-num-speculative-tokens", min=1, help="Most draft tokens per row and round of auto."
+    ),
+]
 MaxNumBatchedTokens = Annotated[
     int, typer.Option("--max-num-batched-tokens", min=1, help="Most tokens fed in one round.")
 ]
@@ -202,7 +219,8 @@ class DecodingOptions:
     min_new_tokens: int = 0
     stop_strings: Sequence[str] = ()
     max_num_seqs: int = 8
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: int | str = AUTO
+    max_num_speculative_tokens: int = 8
     max_num_batched_tokens: int = 512
     temperature: float | None = None
     top_k: int | None = None
@@ -248,9 +266,19 @@ class DecodingOptions:
             "stop_strings": list(self.stop_strings) or None,
             "max_num_seqs": self.max_num_seqs,
             "num_speculative_tokens": self.num_speculative_tokens,
+            "max_num_speculative_tokens": self.max_num_speculative_tokens,
             "max_num_batched_tokens": self.max_num_batched_tokens,
             **self.given(),
         }
+
+
+def drafts_or_auto(word: str) -> int | str:
+    """A number of drafts, or "auto". Raises InputError for another word."""
+    if word == AUTO:
+        return word
+    if not word.isdecimal():
+        raise InputError(f'--num-speculative-tokens: a number, 0 or more, or "auto", got {word!r}')
+    return int(word)
 
 
 def method_options(words: Sequence[str] | None) -> dict[str, Any] | None:

@@ -1,0 +1,109 @@
+"""Learned costs: what was measured, what lies between, and what is not believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftproof.engine.acceptance import Acceptance, Memory
+from draftproof.engine.costs import Costs
+from draftproof.engine.timing import Part, Stages
+
+
+def costs(**measured: float) -> Costs:
+    """Two measurements of each: `n5=0.1` is 0.1 s for 5 tokens."""
+    found = Costs()
+    for name, seconds in measured.items():
+        for _ in range(2):
+            found.observe(int(name[1:]), seconds)
+    return found
+
+
+def test_nothing_is_known_at_first() -> None:
+    assert Costs().seconds(5) == 0
+    assert not Costs().known
+
+
+def test_between_two_counts_lies_a_straight_line() -> None:
+    found = costs(n4=0.1, n8=0.3)
+    assert found.seconds(6) == pytest.approx(0.2)
+    assert found.seconds(12) == pytest.approx(0.5)
+
+
+def test_a_step_stays_a_step() -> None:
+    found = costs(n8=0.1, n40=0.1, n44=0.2)
+    assert found.seconds(23) == pytest.approx(0.1)
+    assert found.seconds(40) == pytest.approx(0.1)
+    assert found.seconds(41) == pytest.approx(0.2)
+
+
+def test_more_tokens_never_take_less_time() -> None:
+    found = costs(n4=0.1, n6=0.3, n8=0.2, n10=0.4)
+    seconds = [found.seconds(n) for n in range(1, 20)]
+    assert seconds == sorted(seconds)
+    assert found.seconds(6) == pytest.approx(0.25)
+
+
+def test_a_first_slow_call_is_tried_again() -> None:
+    found = costs(n8=0.1)
+    found.observe(40, 30.0)  # kernels were compiled
+    assert found.seconds(40) < 0.2
+    found.observe(40, 0.15)
+    assert found.seconds(40) == pytest.approx(0.15)
+
+
+def test_a_first_quick_call_is_believed() -> None:
+    found = costs(n512=0.4)
+    found.observe(32, 0.01)
+    assert found.seconds(32) == pytest.approx(0.01)
+
+
+def test_a_hiccup_changes_little() -> None:
+    found = costs(n8=0.1)
+    for seconds in (0.1, 0.1, 60.0, 0.1):
+        found.observe(8, seconds)
+    assert found.seconds(8) == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_slower_machine_is_slower_at_every_count() -> None:
+    found = costs(n8=0.1, n40=0.2)
+    for _ in range(60):
+        found.observe(8, 0.3)
+    assert found.seconds(8) == pytest.approx(0.3, rel=0.1)
+    assert found.seconds(40) > 0.4
+
+
+def test_plain_decoding_is_known_once_as_few_tokens_were_measured() -> None:
+    assert costs(n8=0.1).reaches_down_to(8)
+    assert not costs(n8=0.1).reaches_down_to(2)
+    assert not Costs().reaches_down_to(8)
+
+
+def test_memory_fades_and_keeps_its_rate() -> None:
+    memory = Memory()
+    for _ in range(50):
+        memory.add(3, 1, most=40)
+    assert memory.weight == pytest.approx(40)
+    assert memory.accepted / memory.weight == pytest.approx(0.75)
+
+
+def test_rates_of_nothing_are_the_first_guess() -> None:
+    assert Acceptance().pool.accepted / Acceptance().pool.weight == pytest.approx(0.7)
+
+
+def test_a_part_ends_where_the_next_begins() -> None:
+    times, seen = iter([0.0, 1.0, 1.0, 3.0, 3.0, 7.0]), []
+    stages = Stages(record=lambda *what: seen.append(what), now=lambda: next(times))
+    stages.start(5)
+    stages.enter(Part.DRAFT, 2)
+    stages.enter(Part.VERIFY, 6)
+    stages.finish()
+    stages.finish()  # a second row's rollback
+    assert seen == [(Part.HOST, 5, 1.0), (Part.DRAFT, 2, 2.0), (Part.VERIFY, 6, 4.0)]
+
+
+def test_a_round_without_tokens_is_not_timed() -> None:
+    seen: list[object] = []
+    stages = Stages(record=lambda *what: seen.append(what), now=lambda: 0.0)
+    stages.start(1)
+    stages.start(1)
+    assert seen == []
