@@ -71,7 +71,7 @@ docs: $(VENV)/.installed-dev  ## regenerate the command-line reference and build
 
 bench: OMP_NUM_THREADS := $(CORES)
 bench: $(VENV)/.installed-dev  ## the short form of the throughput benchmark
-	$(BIN)/draftproof bench throughput
+	$(BIN)/draftproof bench throughput --quick --output bench-throughput
 
 test-versions: $(VERSIONS:%=test-%)  ## the tests that speak to transformers, under each release
 

@@ -41,6 +41,7 @@ class Cell:
     prompts:   "workload" as it is; "equal", "random" or "context": cut to lengths around `length`
     clocks:    time the parts of a round
     rate:      arrivals per second, for serving; None elsewhere
+    auto:      K is chosen per round, `k` at most
     """
 
     section: str
@@ -56,6 +57,7 @@ class Cell:
     length: int = 0
     clocks: bool = True
     rate: float | None = None
+    auto: bool = False
 
     @property
     def drafted(self) -> int:
@@ -73,10 +75,15 @@ class Cell:
         words = [self.section, self.way, f"B={self.batch_size}", self.dtype, self.numerics]
         if self.prompts != "workload":
             words.append(f"{self.prompts} {self.length}")
+        if self.section in ("throughput", "scaling"):
+            words.append(f"K={'auto' if self.auto else self.drafted}")
         words += [f"{name}={value}" for name, value in self.method_options.items()]
         return " ".join(words)
 
     def key(self, models: Mapping[str, Any]) -> str:
         """Names this cell on these models and prompts; the same again is not run again."""
-        text = json.dumps([asdict(self), dict(models)], sort_keys=True, default=str)
+        settings = asdict(self)
+        if not self.auto:  # results from before it existed keep their keys
+            del settings["auto"]
+        text = json.dumps([settings, dict(models)], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -32,7 +32,8 @@ def plots(results: Results) -> list[Plot]:
     return [plot for maker in makers for plot in maker(results)]
 
 
-def _draw(title: str, draw: Callable[[Any], None], **labels: str) -> Plot:
+def draw_plot(title: str, draw: Callable[[Any], None], **labels: str) -> Plot:
+    """One picture with a legend beside it; `labels` as in `Axes.set`."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()
     draw(axes)
@@ -89,13 +90,13 @@ def _match(results: Results) -> Iterator[Plot]:
 
     if records:
         draw = _lines(records, _full_name, _batch, exact)
-        yield _draw("Exact match", draw, xlabel="batch size", ylabel="% of outputs")
+        yield draw_plot("Exact match", draw, xlabel="batch size", ylabel="% of outputs")
 
 
 def _throughput(results: Results) -> Iterator[Plot]:
     if records := results.of(GRID):
         draw = _lines(records, _full_name, _batch, decode_rate)
-        yield _draw("Throughput", draw, xlabel="batch size", ylabel="decode tokens/s")
+        yield draw_plot("Throughput", draw, xlabel="batch size", ylabel="decode tokens/s")
 
 
 def _shares(results: Results) -> Iterator[Plot]:
@@ -113,7 +114,7 @@ def _shares(results: Results) -> Iterator[Plot]:
         axes.tick_params(axis="x", labelrotation=90, labelsize="x-small")
 
     if records:
-        yield _draw("Where the time goes", draw, ylabel="% of decoding time")
+        yield draw_plot("Where the time goes", draw, ylabel="% of decoding time")
 
 
 def _acceptance(results: Results) -> Iterator[Plot]:
@@ -127,7 +128,7 @@ def _acceptance(results: Results) -> Iterator[Plot]:
             axes.plot(range(k), [100 * value for value in values], marker="o", label=name)
 
     if records:
-        yield _draw(
+        yield draw_plot(
             "Acceptance by position",
             draw,
             xlabel="position of the draft token",
@@ -141,7 +142,7 @@ def _windows(results: Results) -> Iterator[Plot]:
     for title, (value, label) in titles.items():
         if pooled:
             draw = _lines(pooled, lambda r: f"{r['cell']['prompts']} lengths", _window, value)
-            yield _draw(title, draw, xlabel="window", ylabel=label)
+            yield draw_plot(title, draw, xlabel="window", ylabel=label)
 
 
 def _window(record: Record) -> float:
@@ -159,7 +160,7 @@ def _serving(results: Results) -> Iterator[Plot]:
 
     if records := results.of(SERVING):
         draw = _lines(records, _way, _batch, p99)
-        yield _draw("Serving: p99 latency", draw, xlabel="batch size", ylabel="seconds")
+        yield draw_plot("Serving: p99 latency", draw, xlabel="batch size", ylabel="seconds")
 
 
 def _realignment(results: Results) -> Iterator[Plot]:
@@ -168,4 +169,4 @@ def _realignment(results: Results) -> Iterator[Plot]:
 
     if records := results.of(REALIGNMENT):
         draw = _lines(records, name, _batch, lambda record: 100 * share(record, "realign"))
-        yield _draw("Realignment", draw, xlabel="batch size", ylabel="% of decoding time")
+        yield draw_plot("Realignment", draw, xlabel="batch size", ylabel="% of decoding time")

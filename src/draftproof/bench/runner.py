@@ -15,7 +15,7 @@ import torch
 
 from draftproof.api import Options, Pair
 from draftproof.bench.cells import FAULTY, Cell, method_of
-from draftproof.bench.clocks import PARTS, REST, Stopwatch, put_clocks_around, synchronised
+from draftproof.bench.clocks import DRAFT, PARTS, REST, Stopwatch, put_clocks_around, synchronised
 from draftproof.bench.workloads import Question, equal_lengths, poisson_arrivals, random_lengths
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.methods import Method
@@ -114,6 +114,7 @@ class Runner:
     max_input_len: prompts are cut to this many tokens
     repeats:       runs of a cell; the fastest counts, and the tokens of all must be the same
     seed:          of arrivals and random lengths
+    proposing:     what a proposal takes beside the draft's forwards is counted as this part
     """
 
     models: Models
@@ -122,6 +123,7 @@ class Runner:
     repeats: int = 1
     seed: int = 0
     debug: bool = False
+    proposing: str = DRAFT
 
     def run(self, cell: Cell) -> dict[str, Any]:
         """The record of one cell. What goes wrong is recorded as what it is, and never a score."""
@@ -169,12 +171,15 @@ class Runner:
             max_num_batched_tokens=BUDGET,
             debug=self.debug,
         )
+        if cell.auto:
+            options["num_speculative_tokens"] = "auto"
+            options["max_num_speculative_tokens"] = cell.k
         if cell.way in FAULTY:  # they keep no count of columns that would survive chunks
             options["max_num_batched_tokens"] = max(BUDGET, sum(map(len, prompts)))
         job = pair.prepare(prompts, **options)
         drive = Drive(engine=job.engine, watch=Stopwatch(synchronised(self.models.device)))
         if cell.clocks:
-            put_clocks_around(job.engine, drive.watch)
+            put_clocks_around(job.engine, drive.watch, proposing=self.proposing)
         drive.run(job.requests, self._arrivals(cell, len(prompts)))
         return drive
 
