@@ -29,6 +29,7 @@ from draftproof.types import Result, StreamEvent
 NUMERICS = ("exact", "fast", "auto")
 SCHEDULES = ("constant", "adaptive")
 AUTO: Literal["auto"] = "auto"
+DEFAULT_DRAFTS: int | Literal["auto"] = AUTO
 
 
 class Options(RequestOptions, total=False):
@@ -399,7 +400,7 @@ def _name(part: Any) -> str | None:
 
 def _drafting(options: Options, learned: Learned) -> tuple[int, Schedule]:
     """The most that a row drafts per round, and how many of them it does."""
-    drafted = options.get("num_speculative_tokens", AUTO)
+    drafted = options.get("num_speculative_tokens", DEFAULT_DRAFTS)
     name = options.get("num_speculative_tokens_schedule")
     if name is not None:
         _choose("num_speculative_tokens_schedule", name, SCHEDULES)
