@@ -9,11 +9,12 @@ from typing import Any, Literal, Unpack
 
 from draftproof.batch import Request
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
-from draftproof.engine.auto import Auto, Learned
+from draftproof.engine.auto import Learned
+from draftproof.engine.drafting import AUTO, drafting
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
-from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
+from draftproof.engine.schedule import CONSTANT
 from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
 from draftproof.executors.base import ForeignModel
 from draftproof.executors.calibration import calibrate, require
@@ -27,8 +28,6 @@ from draftproof.text import Prompt, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
 
 NUMERICS = ("exact", "fast", "auto")
-SCHEDULES = ("constant", "adaptive")
-AUTO: Literal["auto"] = "auto"
 DEFAULT_DRAFTS: int | Literal["auto"] = AUTO
 
 
@@ -273,7 +272,12 @@ class Pair:
 
     def _blueprint(self, requests: Sequence[Request], options: Options) -> Blueprint:
         rows = _positive("max_num_seqs", options.get("max_num_seqs", 8))
-        drafted, schedule = _drafting(options, self._learned)
+        drafted, schedule = drafting(
+            options.get("num_speculative_tokens", DEFAULT_DRAFTS),
+            options.get("num_speculative_tokens_schedule"),
+            options.get("max_num_speculative_tokens", 8),
+            self._learned,
+        )
         budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))
         return Blueprint(
             target=self._target,
@@ -396,21 +400,3 @@ def _name(part: Any) -> str | None:
     if isinstance(part, BoundModel):
         return part.model.config._name_or_path or type(part.model).__name__
     return "ngram" if isinstance(part, Ngram) else getattr(part, "name", type(part).__name__)
-
-
-def _drafting(options: Options, learned: Learned) -> tuple[int, Schedule]:
-    """The most that a row drafts per round, and how many of them it does."""
-    drafted = options.get("num_speculative_tokens", DEFAULT_DRAFTS)
-    name = options.get("num_speculative_tokens_schedule")
-    if name is not None:
-        _choose("num_speculative_tokens_schedule", name, SCHEDULES)
-    if isinstance(drafted, str):
-        _choose("num_speculative_tokens", drafted, (AUTO,))
-        most = options.get("max_num_speculative_tokens", 8)
-        if name == "constant":
-            raise InputError("num_speculative_tokens_schedule='constant' needs a number to keep to")
-        drafted = _positive("max_num_speculative_tokens", most)
-        return drafted, Adaptive() if name == "adaptive" else Auto(learned=learned)
-    if drafted < 0:
-        raise InputError(f"num_speculative_tokens must be 0 or more, got {drafted}")
-    return drafted, Adaptive() if name == "adaptive" else CONSTANT

@@ -1,0 +1,39 @@
+"""From the options of a call to how far its rows draft."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from draftproof.engine.auto import Auto, Learned
+from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
+from draftproof.errors import InputError, UnsupportedArgumentError
+
+AUTO: Literal["auto"] = "auto"
+SCHEDULES = ("constant", "adaptive")
+
+
+def drafting(
+    drafted: int | str, schedule: str | None, most: int, learned: Learned
+) -> tuple[int, Schedule]:
+    """The most that a row drafts per round, and the schedule that decides how many of them.
+
+    most: the limit of "auto"
+    Raises InputError or UnsupportedArgumentError for values that mean nothing.
+    """
+    name = "num_speculative_tokens_schedule"
+    if schedule is not None and schedule not in SCHEDULES:
+        choices = ", ".join(SCHEDULES)
+        raise UnsupportedArgumentError(f"{name}={schedule!r}; choose one of {choices}")
+    if isinstance(drafted, str):
+        if drafted != AUTO:
+            raise UnsupportedArgumentError(
+                f'num_speculative_tokens={drafted!r}; give a number or "auto"'
+            )
+        if most < 1:
+            raise InputError(f"max_num_speculative_tokens must be 1 or more, got {most}")
+        if schedule == "constant":
+            raise InputError(f"{name}='constant' needs a number to keep to")
+        return most, Adaptive() if schedule == "adaptive" else Auto(learned=learned)
+    if drafted < 0:
+        raise InputError(f"num_speculative_tokens must be 0 or more, got {drafted}")
+    return drafted, Adaptive() if schedule == "adaptive" else CONSTANT
