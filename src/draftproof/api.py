@@ -272,12 +272,10 @@ class Pair:
 
     def _blueprint(self, requests: Sequence[Request], options: Options) -> Blueprint:
         rows = _positive("max_num_seqs", options.get("max_num_seqs", 8))
-        drafted, schedule = drafting(
-            options.get("num_speculative_tokens", DEFAULT_DRAFTS),
-            options.get("num_speculative_tokens_schedule"),
-            options.get("max_num_speculative_tokens", 8),
-            self._learned,
-        )
+        wish = options.get("num_speculative_tokens", DEFAULT_DRAFTS)
+        name = options.get("num_speculative_tokens_schedule")
+        most = options.get("max_num_speculative_tokens", 8)
+        drafted, schedule = drafting(wish, name, most, self._learned)
         budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))
         return Blueprint(
             target=self._target,

@@ -69,7 +69,7 @@ def test_a_slower_machine_is_slower_at_every_count() -> None:
     for _ in range(60):
         found.observe(8, 0.3)
     assert found.seconds(8) == pytest.approx(0.3, rel=0.1)
-    assert found.seconds(40) > 0.4
+    assert found.seconds(40) >= found.seconds(8)
 
 
 def test_plain_decoding_is_known_once_as_few_tokens_were_measured() -> None:

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from draftproof.api import AUTO, Options, Pair
+from draftproof.api import Options, Pair
 from draftproof.dropin.processors import Context, for_rows, read
 from draftproof.dropin.returning import Columns, returned
+from draftproof.engine.drafting import AUTO
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.hf import further_criteria, generate_arguments
 from draftproof.sampling import as_ids
