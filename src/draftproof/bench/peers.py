@@ -87,6 +87,8 @@ def _wait(process: subprocess.Popen[str]) -> tuple[list[dict[str, Any]], int, st
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     reader.join()
+    process.stdout.close()
+    stderr.close()
     complaint = next((text.strip() for text in reversed(errors) if text.strip()), "no message")
     return lines, usage.ru_maxrss // 1024, complaint
 
