@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 # The models of the tests are tiny: threads inside one operation cost more than they give.
@@ -69,13 +68,3 @@ def real_models() -> Path:
     """The folder with real weights for tests marked `real_model`."""
     assert REAL_MODELS, "only tests marked real_model may use this fixture"
     return Path(REAL_MODELS)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _four_drafts() -> Iterator[None]:
-    """A test that names no K means 4 drafts: what "auto" chooses depends on time."""
-    from draftproof import api
-
-    before, api.DEFAULT_DRAFTS = api.DEFAULT_DRAFTS, 4
-    yield
-    api.DEFAULT_DRAFTS = before

@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack
 from draftproof.batch import Request
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
 from draftproof.engine.auto import Learned
-from draftproof.engine.drafting import AUTO, drafting
+from draftproof.engine.drafting import drafting
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
@@ -28,14 +28,14 @@ from draftproof.text import Prompt, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
 
 NUMERICS = ("exact", "fast", "auto")
-DEFAULT_DRAFTS: int | Literal["auto"] = AUTO
+DEFAULT_DRAFTS = 4
 
 
 class Options(RequestOptions, total=False):
     """Arguments of `generate`, `as_completed` and `stream`: `RequestOptions` and these."""
 
     max_num_seqs: int  # rows at a time, default 8
-    # K, 0 is plain decoding; "auto" (default): each round's K from measured costs and acceptance
+    # K, default 4; 0 is plain decoding; "auto": each round's K from measured costs and acceptance
     num_speculative_tokens: int | Literal["auto"]
     max_num_speculative_tokens: int  # the most that "auto" drafts per row and round, default 8
     # of a number: "constant" (default), or "adaptive": K follows each row's own acceptance

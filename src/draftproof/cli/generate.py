@@ -52,7 +52,7 @@ def command(
     repetition_penalty: opt.RepetitionPenalty = None,
     presence_penalty: opt.PresencePenalty = None,
     frequency_penalty: opt.FrequencyPenalty = None,
-    num_speculative_tokens: opt.DraftsOrAuto = opt.AUTO,
+    num_speculative_tokens: opt.DraftsOrAuto = "4",
     max_num_speculative_tokens: opt.MaxNumSpeculativeTokens = 8,
     max_num_seqs: opt.MaxNumSeqs = 8,
     max_num_batched_tokens: opt.MaxNumBatchedTokens = 512,

@@ -219,7 +219,7 @@ class DecodingOptions:
     min_new_tokens: int = 0
     stop_strings: Sequence[str] = ()
     max_num_seqs: int = 8
-    num_speculative_tokens: int | str = AUTO
+    num_speculative_tokens: int | str = 4
     max_num_speculative_tokens: int = 8
     max_num_batched_tokens: int = 512
     temperature: float | None = None

@@ -60,7 +60,7 @@ def custom_generate(
     input_ids:        [B, L] int64, left-padded; `attention_mask` says where rows begin
     assistant_model:  the draft, as in `generate`; or `prompt_lookup_num_tokens` for n-gram drafts
     num_speculative_tokens: K, or "auto"; default `num_assistant_tokens` of the draft's generation
-                      config, `prompt_lookup_num_tokens`, or "auto"
+                      config, `prompt_lookup_num_tokens`, or 4
     max_num_seqs:     rows decoded at a time; default: the whole batch
     seed, coupling:   of sampled rows, see `RequestOptions`; without a seed torch's global
                       generator decides, as in `generate`
@@ -175,7 +175,7 @@ def _draft(assistant: Any, config: Any, wish: int | str | None) -> tuple[Any, Op
 
 
 def _first(*values: int | str | None) -> int | Literal["auto"]:
-    value = next((value for value in values if value is not None), AUTO)
+    value = next((value for value in values if value is not None), 4)
     return AUTO if value == AUTO else int(value)
 
 

@@ -18,7 +18,7 @@ from draftproof.executors.base import Executor
 
 FIRST = 3  # K while no draft step was timed yet
 PROBE = 2  # drafts of a row that looks whether drafting pays again
-REGRET = 0.02  # share of plain decoding's time that such looks may cost
+REGRET = 0.012  # share of plain decoding's time that such looks may cost
 BEHIND = 8  # a draft cache further back than this is caught up for the rounds to come
 AMORTISED = 4.0  # tokens per round, roughly: what catching up costs is spread over the rest
 
