@@ -61,9 +61,10 @@ def test_nothing_differs_with_every_rounding_on() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_row_counts(dtype: torch.dtype) -> None:
-    shapes = shapes_of(HEADS_OF_64, dtype)
-    found = products(BoundModel(subject(HEADS_OF_64, dtype)).model)
+@pytest.mark.parametrize("name", [HEADS_OF_64, "llama, real width"])
+def test_row_counts(name: str, dtype: torch.dtype) -> None:
+    shapes = shapes_of(name, dtype)
+    found = products(BoundModel(subject(name, dtype)).model)
     minding = {k: p for k, p in found.items() if len(shapes.rows_of(k).sizes) < len(SIZES)}
     if not minding:
         pytest.skip("on this machine the products of these sizes mind no row count")

@@ -16,12 +16,9 @@ import pytest
 import torch
 
 from draftproof import Pair
-from draftproof.hf import BoundModel
-from draftproof.hf.operations import products
-from draftproof.numerics.probes import SIZES
 from draftproof.testing import noisy_copy, random_prompts
 
-from .exact import alone, cut, prefill, run, shapes_of, subject, without
+from .exact import alone, cut, prefill, run, shapes_of, subject
 
 REAL_WIDTH = "llama, real width"
 HEADS_OF_64 = "llama, heads of 64, tied"
@@ -63,21 +60,6 @@ def test_every_k_and_up_to_32_rows(dtype: torch.dtype) -> None:
             max_num_batched_tokens=draw.choice((48, 300, 2000)),
         )
         assert found.differences(cut(expected, counts)) == [], (rows, drafted)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_unrounded_products_of_a_real_width_change_bits(dtype: torch.dtype) -> None:
-    """The control of the test above, where this machine's products mind their rows."""
-    shapes = shapes_of(REAL_WIDTH, dtype)
-    found = products(BoundModel(subject(REAL_WIDTH, dtype)).model)
-    if all(len(shapes.rows_of(kind).sizes) == len(SIZES) for kind in found):
-        pytest.skip("on this machine the products of these sizes mind no row count")
-    (tokens,) = random_prompts((400,), seed=9)
-    plain = without(shapes, products={})
-    whole = {n: prefill(REAL_WIDTH, dtype, tokens[:n], plain) for n in (5, 33, 64, 192, 260, 400)}
-    assert any(not torch.equal(whole[n], whole[400][:n]) for n in whole)
-    exact = {n: prefill(REAL_WIDTH, dtype, tokens[:n], shapes) for n in whole}
-    assert all(torch.equal(exact[n], exact[400][:n]) for n in exact)
 
 
 def long_rows() -> Iterator[list[int]]:
