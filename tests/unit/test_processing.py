@@ -22,7 +22,7 @@ from transformers import (
 
 from draftproof.batch import Request, Row
 from draftproof.errors import InputError
-from draftproof.processing import OWN, PENALTIES, WARPERS, Positions, align, choose, run
+from draftproof.processing import OWN, PENALTIES, WARPERS, Positions, align, best, choose, run
 from draftproof.sampling import Settings
 
 VOCAB = 67
@@ -263,3 +263,15 @@ def test_a_processor_that_returns_something_else_is_named() -> None:
     row = make_row([1, 2], 1, logits_processor=(Broken(),))
     with pytest.raises(InputError, match=r"Broken returned \[1, 3\], expected scores \[1, 67\]"):
         run(OWN, random_scores(1), at_end(row))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_of_equal_scores_the_lowest_id_is_best(dtype: torch.dtype) -> None:
+    """`max` and `argmax` find the same token, however many share the highest score."""
+    generator = torch.Generator().manual_seed(0)
+    for size in (1, 7, 64, 1000, 49152):
+        scores = torch.randint(-3, 3, (9, size), generator=generator).to(dtype)
+        scores[3] = -torch.inf
+        first = torch.tensor([row.tolist().index(max(row.tolist())) for row in scores])
+        assert torch.equal(best(scores), first)
+        assert torch.equal(scores.argmax(-1), first)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftproof.batch import Row
 from draftproof.executors.base import Executor
-from draftproof.processing import PENALTIES, WARPERS, Positions, align, choose, run
+from draftproof.processing import PENALTIES, WARPERS, Positions, align, best, choose, run
 from draftproof.types import Drafts, RaggedTokens
 
 
@@ -110,7 +110,7 @@ class ModelDrafter:
             logits = run((*PENALTIES, *WARPERS), align(logits, self.vocab_size), sheet.positions)
             tokens = choose(logits, sheet.positions, drafting=True)
         else:
-            tokens = logits.argmax(-1)
+            tokens = best(logits)
         sheet.write(step, tokens)
         if any(row.request.settings.drawn_from_draft for row in rows):
             sheet.remember(step, logits)

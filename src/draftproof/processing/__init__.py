@@ -4,6 +4,7 @@ Shared by drafters and verifiers, which must not import each other: a draft is d
 processed distribution, with the same random numbers, as the token it is compared with.
 """
 
+from draftproof.processing.best import best
 from draftproof.processing.noise import Draw, exponential, race, stream_key, uniform
 from draftproof.processing.penalties import forbid_early_eos
 from draftproof.processing.pipeline import OWN, PENALTIES, WARPERS, align, choose, keys, run
@@ -16,6 +17,7 @@ __all__ = [
     "Draw",
     "Positions",
     "align",
+    "best",
     "choose",
     "exponential",
     "forbid_early_eos",

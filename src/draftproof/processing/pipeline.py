@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from draftproof.processing import own, penalties, warpers
+from draftproof.processing.best import best
 from draftproof.processing.noise import Draw, exponential, position_key, race
 from draftproof.processing.positions import Positions
 from draftproof.sampling import Settings
@@ -79,7 +80,7 @@ def choose(scores: Tensor, positions: Positions, *, drafting: bool = False) -> T
     settings = positions.settings
     where = [index for index, setting in enumerate(settings) if setting.sampled]
     if not where:
-        return scores.argmax(-1)
+        return best(scores)
     draws = [
         Draw.DRAFT if drafting and settings[index].drawn_from_draft else Draw.CHOICE
         for index in where
@@ -87,7 +88,7 @@ def choose(scores: Tensor, positions: Positions, *, drafting: bool = False) -> T
     picked = keys(positions.select(where), draws)
     if len(where) == len(settings):
         return _draw(scores, picked)
-    return scores.argmax(-1).index_copy(
+    return best(scores).index_copy(
         0, torch.tensor(where, device=scores.device), _draw(scores[where], picked)
     )
 

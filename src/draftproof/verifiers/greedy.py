@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftproof.batch import Row
-from draftproof.processing import Positions, forbid_early_eos
+from draftproof.processing import Positions, best, forbid_early_eos
 from draftproof.types import Drafts, Verdict
 
 
@@ -54,4 +54,4 @@ class GreedyVerifier:
         if any(row.request.settings.min_new_tokens > row.generated for row in rows):
             positions = Positions.of_block(rows, drafts.ids, drafts.counts)
             logits = forbid_early_eos(logits, positions)
-        return longest_match(logits.argmax(-1), drafts)
+        return longest_match(best(logits), drafts)
