@@ -171,6 +171,7 @@ def attention_shapes(
     device:  whose kernels are asked
     """
     inputs = _inputs(cases, longest, device)
+    short = [_Inputs(one.case, LONG_VIEW, FEW_ROWS, device) for one in inputs]
     group = max((case.heads // case.kv_heads for case in cases), default=1)
     for most, queries in itertools.product(FOLDED, QUERIES):
         shapes = Shapes(
@@ -180,7 +181,7 @@ def attention_shapes(
             width=max(1, most // group),
             lone_row=False,
         )
-        barred = {view for one in inputs for view in one.barred(shapes)}
+        barred = {view for one in short for view in one.barred(shapes)}
         shapes = replace(shapes, barred=tuple(sorted(barred)))
         if _all_stand_alone(inputs, shapes, longest):
             return shapes
@@ -207,7 +208,8 @@ def _inputs(cases: Sequence[AttentionCase], longest: int, device: torch.device) 
     most = max(_lengths(longest))
     plain = {twin.key: twin for twin in map(_open_twin, cases)}
     own = [case for case in cases if case.key not in plain]
-    return [_Inputs(case, most, device) for case in (*plain.values(), *own)]
+    slots = round_up(most, LONG_VIEW) + 2 * LONG_VIEW
+    return [_Inputs(case, slots, BATCH, device) for case in (*plain.values(), *own)]
 
 
 def _open_twin(case: AttentionCase) -> AttentionCase:
@@ -222,16 +224,16 @@ class _Inputs:
     the order in which it was added up in 16 bits as well.
     """
 
-    def __init__(self, case: AttentionCase, longest: int, device: torch.device) -> None:
+    def __init__(self, case: AttentionCase, slots: int, rows: int, device: torch.device) -> None:
         self.case = case
-        self.slots = round_up(longest, LONG_VIEW) + 2 * LONG_VIEW
+        self.slots = slots
         generator = torch.Generator().manual_seed(0)
 
         def random(heads: int, length: int, dim: int) -> Tensor:
-            values = torch.randn(BATCH, heads, length, dim, generator=generator)
+            values = torch.randn(rows, heads, length, dim, generator=generator)
             return values.to(device, case.dtype)
 
-        self.query = random(case.heads, min(longest, WIDE_BLOCK), case.key_dim)
+        self.query = random(case.heads, min(slots, WIDE_BLOCK), case.key_dim)
         self.keys = random(case.kv_heads, self.slots, case.key_dim)  # [R, kv_heads, slots, D]
         self.values = random(case.kv_heads, self.slots, case.value_dim)
         self._paired: tuple[int, Tensor, Tensor] | None = None
