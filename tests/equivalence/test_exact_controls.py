@@ -21,6 +21,8 @@ from .exact import prefill, shapes_of, subject, without
 
 HEADS_OF_64 = "llama, heads of 64, tied"
 STEPS = 12
+# where every control was seen to show; with AVX2 kernels some do not, in these few logits
+WIDE_VECTORS = "AVX512" in torch.backends.cpu.get_cpu_capability()
 
 
 def step_by_step(name: str, tokens: list[int], shapes: Shapes, start: int) -> torch.Tensor:
@@ -81,7 +83,9 @@ def test_row_counts(name: str, dtype: torch.dtype) -> None:
 def kernels_show(name: str, shapes: Shapes) -> bool:
     """Whether the attention by itself gives other bits under these shapes."""
     cases = BoundModel(subject(name, torch.float32)).attention_cases
-    if not attention_holds(cases, shapes_of(name, torch.float32), 600):
+    holds = attention_holds(cases, shapes_of(name, torch.float32), 600)
+    assert holds or not WIDE_VECTORS
+    if not holds:
         pytest.skip("on this machine no shape passes the sharper probe")
     return not attention_holds(cases, shapes, 600)
 
@@ -105,6 +109,7 @@ def test_views_of_long_rows() -> None:
     shapes = needs(HEADS_OF_64, "long_view", NEVER)
     # the kernel's third block of keys: 400 of them for the whole row, about 256 for the steps
     shown = differs(HEADS_OF_64, without(shapes, long_view=NEVER), 1424, 1274)
+    assert shown or not WIDE_VECTORS
     if not shown:
         pytest.skip("on this machine these lengths show nothing in these logits")
 
@@ -115,7 +120,9 @@ def test_rows_of_experts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not differs(name, shapes, 80, 12)
     monkeypatch.setattr("draftproof.hf.kernels.fill_rows", lambda rows, count: rows)
     monkeypatch.setattr("draftproof.hf.kernels.in_pieces", lambda run, rows, rule: run(rows))
-    if not differs(name, shapes, 80, 12):
+    shown = differs(name, shapes, 80, 12)
+    assert shown or not WIDE_VECTORS
+    if not shown:
         pytest.skip("on this machine the rows of these experts show nothing in these logits")
     culprit = first_dependent_module(BoundModel(subject(name, torch.float32)), shapes)
     assert culprit is not None
