@@ -4,22 +4,22 @@
     python benchmarks/memory.py TARGET [--draft D] [--requests 1000] [--dtype float32]
 
 Streams requests of mixed lengths through a few rows and reads the process's resident memory after
-each tenth of them. Ends in one JSON line: MiB of weights (float32 copies of 16-bit weights
-included), of the KV caches as logged before allocation, and resident memory over the base: what
-Python, torch and transformers take once the embedded demo pair has been decoded with.
+each tenth of them. Ends in one JSON line: MiB of weights and KV caches as `draftproof` logs them
+before it allocates, and resident memory over the base: what Python, torch and transformers take
+once the embedded demo pair has been decoded with. Resident after loading is told apart, because
+transformers may read a checkpoint through a mapping whose pages count as resident, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
-from typing import Any
 
 import psutil
 import torch
-from transformers import AutoModelForCausalLM
 
 import draftproof
 from draftproof.models import demo_paths
@@ -42,9 +42,9 @@ def main() -> None:
     warm_up()
     process = psutil.Process()
     base = process.memory_info().rss
-    models = [load(name, arguments.dtype) for name in (arguments.target, arguments.draft) if name]
-    pair = draftproof.Pair(*models)
-    weights = sum(size(model) for model in models)
+    pair = draftproof.load(arguments.target, arguments.draft, dtype=arguments.dtype)
+    gc.collect()
+    loaded = process.memory_info().rss - base
     draw = random.Random(0)
     prompts = [
         [draw.randrange(10, pair.vocab_size) for _ in range(draw.randrange(5, 120))]
@@ -59,8 +59,7 @@ def main() -> None:
         done += sum(commit.row.finish_reason is not None for commit in commits)
         if done >= (len(seen) + 1) * arguments.requests / 10:
             seen.append(round((process.memory_info().rss - base) / MIB))
-    executors = [job.engine.target, getattr(job.engine.drafter, "executor", None)]
-    kv = sum(size_of(cached(executor)) for executor in executors if executor is not None)
+    weights, kv = sum(job.plan.weight_bytes.values()), sum(job.plan.kv_bytes.values())
     budget = (weights + kv) / MIB
     print(
         json.dumps(
@@ -68,6 +67,7 @@ def main() -> None:
                 "requests": done,
                 "weights_mib": round(weights / MIB),
                 "kv_mib": round(kv / MIB, 1),
+                "resident_mib_loaded": round(loaded / MIB),
                 "resident_mib_by_tenth": seen,
                 "peak_over_weights_and_kv": round(max(seen) / budget, 3),
                 "growth_from_second_tenth": round(seen[-1] / seen[1], 3),
@@ -80,28 +80,6 @@ def warm_up() -> None:
     """Have every library load its code and buffers before the base is read."""
     pair = draftproof.load(*demo_paths(), dtype="float32")
     pair.generate(["The", "Return a new list of"], max_new_tokens=8)
-
-
-def load(name: str, dtype: str) -> torch.nn.Module:
-    """A model in evaluation mode."""
-    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).eval()
-    return model
-
-
-def size(model: torch.nn.Module) -> int:
-    """Bytes of a model's parameters and of float32 copies of them, tied ones once."""
-    wide = {id(m.wide): m.wide for m in model.modules() if getattr(m, "wide", None) is not None}
-    return size_of([*model.parameters(), *wide.values()])
-
-
-def size_of(tensors: list[torch.Tensor]) -> int:
-    """Bytes of some tensors."""
-    return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
-
-
-def cached(executor: Any) -> list[torch.Tensor]:
-    """Keys and values of an executor."""
-    return [*executor.cache.keys, *executor.cache.values]
 
 
 if __name__ == "__main__":

@@ -18,8 +18,15 @@ from draftproof.engine.schedule import CONSTANT
 from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
 from draftproof.executors.base import ForeignModel
 from draftproof.executors.calibration import calibrate, require
-from draftproof.executors.choice import bind_part, choose, load_part
-from draftproof.hf import BoundModel, default_eos, load_tokenizer
+from draftproof.executors.choice import (
+    bind_part,
+    choose,
+    eos_of,
+    load_part,
+    rewrites_of,
+    runtime_of,
+)
+from draftproof.hf import BoundModel, load_tokenizer
 from draftproof.numerics.shapes import FAST, Shapes
 from draftproof.requests import RequestOptions, make_requests
 from draftproof.results import Reporter
@@ -53,6 +60,7 @@ class Job:
     """Requests and the engine that will run them, not yet given to it."""
 
     requests: list[Request]
+    plan: Blueprint
     engine: Engine
 
 
@@ -91,7 +99,8 @@ def load(
     runs = choose(executor, draft_executor, executor_options, drafts=two)
     options = dict(model_kwargs or {})
     common: dict[str, Any] = {"dtype": dtype, "device": device, "options": executor_options}
-    model = load_part(str(target), runs[0], model_kwargs=options, **common)
+    fast = numerics == "fast"  # only then are there kernels for single rows; drafts always are
+    model = load_part(str(target), runs[0], model_kwargs=options, lone_row=fast, **common)
     tokenizer = load_tokenizer(str(target))
     helper, draft_tokenizer = None, None
     if two:
@@ -150,16 +159,13 @@ class Pair:
         self._target = bind_part(target, runs[0], executor_options)
         ngram = Ngram(prompt_lookup_max=prompt_lookup_max, prompt_lookup_min=prompt_lookup_min)
         self._draft = _bind_draft(draft, ngram, runs[1], executor_options)
-        self.executor = _runtime(self._target)
-        self.draft_executor = _runtime(self._draft) if two else None
+        self.executor = runtime_of(self._target)
+        self.draft_executor = runtime_of(self._draft) if two else None
         _refuse_unanchored(self._method, self._target, self._draft)
         self.numerics, self._shapes, self._why = _resolve_numerics(
             numerics, self._target, self._method
         )
-        bound = self._target
-        self._eos = (
-            tuple(bound.eos) if isinstance(bound, ForeignModel) else as_ids(default_eos(target))
-        )
+        self._eos = as_ids(eos_of(self._target))
         self._learned = Learned()
 
     @property
@@ -190,7 +196,7 @@ class Pair:
             "draft_executor": self.draft_executor,
             "numerics": self.numerics,
             "numerics_reason": self._why,
-            "rewrites": _rewrites(self._target),
+            "rewrites": rewrites_of(self._target),
         }
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -245,7 +251,8 @@ class Pair:
 
     def _prepare(self, prompts: Sequence[Prompt], options: Options) -> Job:
         requests = self._requests(prompts, options)
-        return Job(requests, assemble(self._blueprint(requests, options)))
+        plan = self._blueprint(requests, options)
+        return Job(requests, plan, assemble(plan))
 
     def _requests(self, prompts: Sequence[Prompt], options: Options) -> list[Request]:
         if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], (int, dict))):
@@ -380,14 +387,6 @@ def _bind_draft(draft: Any, ngram: Ngram, executor: str, options: dict[str, Any]
 
 def _is_model(draft: Any) -> bool:
     return not (draft is None or isinstance(draft, str) or hasattr(draft, "propose"))
-
-
-def _runtime(part: Any) -> str:
-    return part.runtime if isinstance(part, ForeignModel) else "torch"
-
-
-def _rewrites(target: BoundModel | ForeignModel) -> list[str]:
-    return [] if isinstance(target, ForeignModel) else list(target.rewrite.notes)
 
 
 def _name(part: Any) -> str | None:

@@ -12,8 +12,8 @@ from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.hf.operations import products
 from draftproof.numerics.linear import in_pieces
-from draftproof.numerics.probes import SIZES, attention_holds, cancelling
-from draftproof.numerics.shapes import NEVER, Shapes
+from draftproof.numerics.probes import attention_holds, cancelling
+from draftproof.numerics.shapes import NEVER, SIZES, Shapes
 from draftproof.testing import random_prompts
 from draftproof.types import RaggedTokens
 

@@ -17,8 +17,7 @@ from draftproof.executors.calibration import calibrate
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.numerics import store
-from draftproof.numerics.probes import SIZES
-from draftproof.numerics.shapes import FAST, NEVER, Rows, Shapes
+from draftproof.numerics.shapes import FAST, NEVER, SIZES, Rows, Shapes
 from draftproof.testing import tiny_model
 from draftproof.types import RaggedTokens
 

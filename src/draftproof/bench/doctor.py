@@ -16,8 +16,7 @@ from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.hf.operations import products
 from draftproof.numerics.linear import lacks_kernel
-from draftproof.numerics.probes import SIZES
-from draftproof.numerics.shapes import FAST, NEVER, Rows, Shapes
+from draftproof.numerics.shapes import FAST, NEVER, SIZES, Rows, Shapes
 from draftproof.numerics.store import folder, machine, recall
 from draftproof.types import RaggedTokens
 

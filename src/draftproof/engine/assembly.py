@@ -74,6 +74,12 @@ class Blueprint:
         return self.max_model_len if own is None else min(own, self.max_model_len)
 
     @property
+    def weight_bytes(self) -> dict[str, int]:
+        """Bytes that the PyTorch models take, packed copies of their weights included."""
+        parts = {"target": self.target, "draft": self.draft}
+        return {n: part.weight_bytes for n, part in parts.items() if isinstance(part, BoundModel)}
+
+    @property
     def kv_bytes(self) -> dict[str, int]:
         """Size of the caches in bytes, known before anything is allocated."""
         sizes = {"target": self._bytes(self.target, self.max_model_len, self.target_shapes)}
@@ -102,12 +108,12 @@ def assemble(plan: Blueprint) -> Engine:
 
     Raises OutOfMemoryError when they do not fit.
     """
-    sizes = {name: f"{size / 2**20:,.2f} MiB" for name, size in plan.kv_bytes.items()}
+    log.info("weights: %s", _in_mib(plan.weight_bytes))
     log.info(
         "KV cache: %d rows x %d tokens, %s",
         plan.pool,
         plan.max_model_len,
-        ", ".join(f"{name} {size}" for name, size in sizes.items()),
+        _in_mib(plan.kv_bytes),
     )
     target = _executor(plan.target, plan, plan.max_model_len, plan.target_shapes)
     drafter = _drafter(plan)
@@ -123,6 +129,10 @@ def assemble(plan: Blueprint) -> Engine:
         observers=plan.observers,
         debug=plan.debug,
     )
+
+
+def _in_mib(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size / 2**20:,.2f} MiB" for name, size in sizes.items())
 
 
 def _executor(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.executors.base import ForeignModel
-from draftproof.hf import BoundModel, load_model
+from draftproof.hf import BoundModel, default_eos, load_model
 
 EXECUTORS = ("torch", "openvino")
 
@@ -21,14 +22,17 @@ def load_part(
     device: str,
     model_kwargs: dict[str, Any],
     options: dict[str, Any] | None = None,
-) -> Any:
-    """A transformers model, or one that another runtime has opened.
+    lone_row: bool = True,
+) -> BoundModel | ForeignModel:
+    """A model of its own, ready for its executor.
 
-    options: of openvino: kv_cache_dtype, num_threads
+    options:  of openvino: kv_cache_dtype, num_threads
+    lone_row: see `BoundModel`
     Raises UnsupportedArgumentError for an option that there is not.
     """
     if executor == "torch":
-        return load_model(name, dtype=dtype, device=device, model_kwargs=model_kwargs)
+        model = load_model(name, dtype=dtype, device=device, model_kwargs=model_kwargs)
+        return BoundModel(model, owned=True, lone_row=lone_row)
     if device != "cpu":
         raise UnsupportedArgumentError(
             f"device={device!r} with executor='openvino', which runs on CPUs; use executor='torch'"
@@ -39,10 +43,25 @@ def load_part(
 def bind_part(
     model: Any, executor: str, options: dict[str, Any] | None = None
 ) -> BoundModel | ForeignModel:
-    """A loaded model made ready for its executor; one that was opened already stays as it is."""
-    if isinstance(model, ForeignModel):
+    """A loaded model made ready for its executor; one that is ready already stays as it is."""
+    if isinstance(model, (BoundModel, ForeignModel)):
         return model
     return BoundModel(model) if executor == "torch" else _open(model, options or {}, {})
+
+
+def runtime_of(part: object) -> str:
+    """Name of the runtime that a target or a draft runs on."""
+    return part.runtime if isinstance(part, ForeignModel) else "torch"
+
+
+def rewrites_of(part: BoundModel | ForeignModel) -> list[str]:
+    """What was done to a model when it was made ready."""
+    return [] if isinstance(part, ForeignModel) else list(part.rewrite.notes)
+
+
+def eos_of(part: BoundModel | ForeignModel) -> int | Sequence[int] | None:
+    """The eos id or ids that a model stops at by default."""
+    return part.eos if isinstance(part, ForeignModel) else default_eos(part.model)
 
 
 def choose(

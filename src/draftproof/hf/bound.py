@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,10 +37,14 @@ class BoundModel:
     Its attention implementation is switched to "draftproof" only while `forward` runs, and so are
     its linears (`rewrite` says what was done to them); see `release`.
 
+    owned:    nobody else uses the model: where weights are packed, its own are dropped
+    lone_row: single rows will take the kernels of their own that shapes may allow; they read a
+              16-bit weight where packed ones are float32, so that it is kept
+
     Raises UnsupportedModelError when the model cannot be decoded row by row.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, owned: bool = False, lone_row: bool = True) -> None:
         refuse_unsupported(model)
         self.model: Any = model
         self.config = text_config(model)
@@ -55,7 +61,16 @@ class BoundModel:
         probe = Probe()
         groups = reading_together(model, linears, lambda: self._run(probe))
         self._refuse_uncontrolled(probe)
-        self.rewrite = pack_linears(linears, groups)
+        shared = _shared_parameters(model)
+        self.rewrite = pack_linears(
+            linears,
+            groups,
+            lambda layer: (
+                not owned or id(layer.weight) in shared or (lone_row and layer.product.wide)
+            ),
+        )
+        if self.rewrite.dropped_bytes:
+            _give_back_freed_memory()
         self.layers = [probe.layers[index] for index in range(len(probe.layers))]
         self.attention_cases = list(probe.cases.values())
 
@@ -63,6 +78,12 @@ class BoundModel:
         """Give the model its ordinary linears back and drop their packed copies."""
         restore_linears(self.model)
         restore_own_products(self.model)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the model's parameters and of their packed copies."""
+        own = sum(int(p.nbytes) for p in self.model.parameters() if not p.is_meta)
+        return own + self.rewrite.packed_bytes
 
     @property
     def dtype(self) -> torch.dtype:
@@ -124,6 +145,18 @@ class BoundModel:
                 f"{name}: {probe.attended} of {count} layers attend through transformers' "
                 "attention interface; the others cannot be given their own rows"
             )
+
+
+def _shared_parameters(model: nn.Module) -> set[int]:
+    """Ids of the parameters that have more than one name: a head tied to the embedding."""
+    names = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    return {key for key, count in names.items() if count > 1}
+
+
+def _give_back_freed_memory() -> None:
+    """Have the C library return what was freed: glibc keeps blocks of up to 32 MiB for itself."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _bind(model: nn.Module) -> Binding:

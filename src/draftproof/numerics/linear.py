@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from draftproof.numerics.shapes import ANY, Rows, Shapes
+from draftproof.numerics.shapes import ANY, COARSE, FAST, Rows, Shapes
 
 PACKED_FOR = 32  # rows that the packed layout is chosen for: a small batch of blocks of drafts
 
@@ -69,7 +69,8 @@ class CalibratedLinear(nn.Linear):
     """An `nn.Linear` that is called with the row counts its kind needs, by the fastest kernel.
 
     Made from an existing layer by changing its class (`calibrate_linears`), so that parameters,
-    ties and `state_dict` stay what they were. What it multiplies with is its `Product`.
+    ties and `state_dict` stay what they were. What it multiplies with is its `Product`. Its own
+    weight may be gone (`drop_weight`): then it is unpacked again for whoever asks.
     """
 
     switch: Switch
@@ -77,6 +78,8 @@ class CalibratedLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the base class's name)
         shapes = self.switch.current
+        if self.weight.is_meta:
+            return self.product.of(self, input, shapes or FAST)
         if shapes is None:
             return super().forward(input)
         rows = input.numel() // self.in_features
@@ -85,9 +88,27 @@ class CalibratedLinear(nn.Linear):
             return super().forward(input)
         return self.product.of(self, input, shapes)
 
+    def drop_weight(self) -> None:
+        """Leave the packed copy as the only one; the parameter keeps its shape and type."""
+        empty = torch.empty_like(self.weight, device="meta")
+        self.weight = nn.Parameter(empty, requires_grad=False)
+
+    def whole_weight(self) -> nn.Parameter:
+        """The layer's own weight [out, in], unpacked where it was dropped."""
+        if not self.weight.is_meta:
+            own: nn.Parameter = self._parameters["weight"]  # type: ignore[assignment]
+            return own
+        return nn.Parameter(self.product.weight_of(self), requires_grad=False)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.weight.is_meta:
+            destination[f"{prefix}weight"] = self.whole_weight().data
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Copied and pickled as the ordinary layer it was: packed weights cannot be."""
         state = {k: v for k, v in vars(self).items() if k not in ("switch", "product")}
+        state["_parameters"] = {**self._parameters, "weight": self.whole_weight()}
         return nn.Linear.__new__, (nn.Linear,), state
 
 
@@ -126,8 +147,15 @@ class Product:
 
     @property
     def packed_bytes(self) -> int:
-        """Memory beside the model's own weights."""
+        """Memory of the packed weights."""
         return 0 if self.packed is None else self.packed.numel() * self.packed.dtype.itemsize
+
+    def weight_of(self, layer: nn.Linear) -> Tensor:
+        """One layer's weight [out, in] in its own type, from the packed ones, bit for bit."""
+        assert self.packed is not None
+        dense = self.packed.to_dense() if self.packed.is_mkldnn else self.packed
+        own: Tensor = dense.split(self.widths)[self.layers.index(layer)]
+        return own.to(self.dtype, copy=True)
 
     def of(self, layer: nn.Linear, given: Tensor, shapes: Shapes) -> Tensor:
         """One layer's share of the result; the others' are kept until they ask for them."""
@@ -144,7 +172,10 @@ class Product:
 
     def _run(self, given: Tensor, shapes: Shapes) -> Tensor:
         rows = given.reshape(-1, self.in_features)  # [M, in]
-        out = in_pieces(self.multiply, rows, shapes.rows_of(self.kind))
+        rule = shapes.rows_of(self.kind)
+        if rule == ANY and self.packed is not None:
+            rule = COARSE
+        out = in_pieces(self.multiply, rows, rule)
         return out.view(*given.shape[:-1], out.shape[-1])
 
     def multiply(self, rows: Tensor) -> Tensor:
@@ -188,6 +219,7 @@ class Rewrite:
 
     layers: int = 0
     packed_bytes: int = 0
+    dropped_bytes: int = 0  # of the model's own weights that are kept packed only
     notes: list[str] = field(default_factory=list)
 
 
@@ -200,6 +232,8 @@ def calibrate_linears(model: nn.Module, switch: Switch) -> list[CalibratedLinear
     layers = []
     for module in model.modules():
         if type(module) is nn.Linear or type(module) is CalibratedLinear:
+            if isinstance(module, CalibratedLinear):
+                module.weight = module.whole_weight()
             module.__class__ = CalibratedLinear
             object.__setattr__(module, "switch", switch)
             object.__setattr__(module, "product", Product([module], packs=False))
@@ -208,11 +242,14 @@ def calibrate_linears(model: nn.Module, switch: Switch) -> list[CalibratedLinear
 
 
 def pack_linears(
-    layers: Sequence[CalibratedLinear], groups: Sequence[Sequence[CalibratedLinear]]
+    layers: Sequence[CalibratedLinear],
+    groups: Sequence[Sequence[CalibratedLinear]],
+    keeps: Callable[[CalibratedLinear], bool] = lambda layer: True,
 ) -> Rewrite:
     """Pack the weights of the layers that lie on a CPU; layers of a group get one product.
 
     groups: layers that read the same input, each in at most one group
+    keeps:  whether a packed layer's own weight stays beside the packed one
     """
     rewrite = Rewrite(layers=len(layers))
     grouped = {id(layer): group for group in groups for layer in group}
@@ -228,22 +265,34 @@ def pack_linears(
         product = tied[place]
         for member in group:
             object.__setattr__(member, "product", product)
+            if not keeps(member):
+                rewrite.dropped_bytes += member.weight.nbytes
+                member.drop_weight()
     if tied:
-        size = f"{rewrite.packed_bytes / 2**20:,.0f} MiB beside the model's own weights"
-        rewrite.notes.append(f"{len(layers)} linears have their weights packed, {size}")
-        if groups:
-            rewrite.notes.append(f"{len(groups)} groups of linears that read the same input, fused")
-        if any(product.wide for product in tied.values()):
-            rewrite.notes.append(
-                "linears multiply in float32: this CPU has no 16-bit matrix kernel"
-            )
+        rewrite.notes += _describe(rewrite, groups, any(p.wide for p in tied.values()))
     return rewrite
+
+
+def _describe(rewrite: Rewrite, groups: Sequence[object], wide: bool) -> list[str]:
+    packed, dropped = (
+        f"{n / 2**20:,.0f} MiB" for n in (rewrite.packed_bytes, rewrite.dropped_bytes)
+    )
+    where = f"in place of {dropped} of" if rewrite.dropped_bytes else "beside"
+    notes = [
+        f"{rewrite.layers} linears have their weights packed, {packed} {where} the model's own"
+    ]
+    if groups:
+        notes.append(f"{len(groups)} groups of linears that read the same input, fused")
+    if wide:
+        notes.append("linears multiply in float32: this CPU has no 16-bit matrix kernel")
+    return notes
 
 
 def restore_linears(model: nn.Module) -> None:
     """Undo `calibrate_linears` and `pack_linears`."""
     for module in model.modules():
         if type(module) is CalibratedLinear:
+            module.weight = module.whole_weight()
             object.__delattr__(module, "switch")
             object.__delattr__(module, "product")
             module.__class__ = nn.Linear  # type: ignore[assignment]

@@ -15,15 +15,10 @@ import torch
 from torch import Tensor
 
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
-from draftproof.numerics.shapes import NEVER, Rows, Shapes, round_up
+from draftproof.numerics.shapes import NEVER, SIZES, Rows, Shapes, round_up
 
 CPU = torch.device("cpu")
 MULTIPLES = (1, 2, 4, 8, 16, 32)  # of the flat token count
-# Row counts that a matrix product may be restricted to; between two of them little is filled in.
-SIZES = (
-    *(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64),
-    *(80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
-)
 SURE_SIZES = 21  # tried for every weight, however large: up to 64
 WORK = 6e10  # multiply-adds of a probe, beyond SURE_SIZES: about a second on a plain core
 # What reading a weight costs, in rows of products: with AMX, 100 rows take little more than one.

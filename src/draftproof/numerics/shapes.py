@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 NEVER = 1 << 40  # longer than any view
+# Row counts that a matrix product may be restricted to; between two of them little is filled in.
+SIZES = (
+    *(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64),
+    *(80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
+)
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -42,6 +47,9 @@ class Rows:
 
 
 ANY = Rows()
+# oneDNN compiles a packed product anew for every row count and keeps the code, about 0.6 MiB each:
+# a bulk run meets hundreds of counts, so no more than these are ever asked for.
+COARSE = Rows(SIZES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
