@@ -8,8 +8,9 @@ there is traced to the first module whose output differs.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -130,25 +131,28 @@ def first_dependent_module(model: BoundModel, shapes: Shapes) -> str | None:
     """
     most = min(LONG_ROW, model.max_positions or LONG_ROW)
     short, beside = min(24, most), min(37, most)
-    with few_layers(model.model):
+    executor = RowsExecutor(model=model, rows=2, capacity=most, shapes=shapes)
+    with few_layers(model.model) as skipped:
+        recorder = _Recorder(model.model, skipped)
         return _first_difference(
-            model,
-            shapes,
+            executor,
+            recorder,
             [[(0, short)]],
             _pieces(short, (short // 2, 1)),
             [[(0, short), (1, beside)]],
         ) or _first_difference(
-            model, shapes, [[(0, most)]], _pieces(most, (most // 2 + 41, 5, 1, most // 3))
+            executor, recorder, [[(0, most)]], _pieces(most, (most // 2 + 41, 5, 1, most // 3))
         )
 
 
 def _first_difference(
-    model: BoundModel, shapes: Shapes, whole: Sequence[Step], *others: Sequence[Step]
+    executor: RowsExecutor, recorder: _Recorder, whole: Sequence[Step], *others: Sequence[Step]
 ) -> str | None:
     """Name and type of the first module to which it matters in which steps row 0 is fed."""
-    expected = _record(model, shapes, whole)
+    model = executor.model
+    expected = _record(executor, recorder, whole)
     for steps in others:
-        found = _record(model, shapes, steps)
+        found = _record(executor, recorder, steps)
         for call, output in expected.items():
             if call in found and not torch.equal(output, found[call]):
                 return _describe(model, call)
@@ -171,15 +175,18 @@ def _pieces(total: int, counts: Sequence[int]) -> list[Step]:
     return [*steps, [(0, total)]]
 
 
-def _record(model: BoundModel, shapes: Shapes, steps: Sequence[Step]) -> dict[Call, Tensor]:
+def _record(
+    executor: RowsExecutor, recorder: _Recorder, steps: Sequence[Step]
+) -> dict[Call, Tensor]:
     """Every module's outputs for the tokens of row 0, put together over the steps."""
-    most = min(LONG_ROW, model.max_positions or LONG_ROW)
+    model = executor.model
     generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(0, model.vocab_size, (2, most), generator=generator).to(model.device)
+    ids = torch.randint(0, model.vocab_size, (2, executor.capacity), generator=generator)
+    ids = ids.to(model.device)
     with_logits = all(sum(count for _, count in step) <= KEPT for step in steps)
-    executor = RowsExecutor(model=model, rows=2, capacity=ids.shape[1], shapes=shapes)
-    recorder = _Recorder()
-    with recorder.on(model.model):
+    for row in range(executor.rows):
+        executor.release(row)
+    with recorder.listening() as parts:
         for step in steps:
             rows, counts = [row for row, _ in step], [count for _, count in step]
             starts = [executor.lengths[row] for row in rows]
@@ -191,28 +198,38 @@ def _record(model: BoundModel, shapes: Shapes, steps: Sequence[Step]) -> dict[Ca
                     ids=torch.cat(flat), rows=rows, starts=starts, counts=counts, keep=keep
                 )
             )
-            recorder.parts.setdefault(LOGITS, []).append(logits[: keep[0]])
-    return {call: torch.cat(parts) for call, parts in recorder.parts.items()}
+            parts.setdefault(LOGITS, []).append(logits[: keep[0]])
+    return {call: torch.cat(outputs) for call, outputs in parts.items()}
 
 
 class _Recorder:
-    """Hooks that keep the first `take` tokens of every module output [1, N, D]."""
+    """Hooks that keep the first `take` tokens of every module output [1, N, D].
 
-    def __init__(self) -> None:
+    skipped: modules that do nothing, and need no hook
+    """
+
+    def __init__(self, model: nn.Module, skipped: Sequence[nn.Module]) -> None:
         self.take = 0
+        idle = {id(module) for layer in skipped for module in layer.modules()}
+        self.modules = [(n, m) for n, m in model.named_modules() if id(m) not in idle]
         self.parts: dict[Call, list[Tensor]] = {}
         self._calls: Counter[str] = Counter()
-        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
     def begin(self, take: int) -> None:
         """A forward whose first `take` tokens belong to the row."""
         self.take = take
         self._calls.clear()
 
-    def on(self, model: nn.Module) -> _Recorder:
-        for name, module in model.named_modules():
-            self._hooks.append(module.register_forward_hook(self._hook(name)))
-        return self
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[dict[Call, list[Tensor]]]:
+        """Everything that is heard until the end of the block."""
+        self.parts = {}
+        hooks = [m.register_forward_hook(self._hook(name)) for name, m in self.modules]
+        try:
+            yield self.parts
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _hook(self, name: str) -> object:
         def hook(module: nn.Module, inputs: object, output: object) -> None:
@@ -223,10 +240,3 @@ class _Recorder:
                 self.parts.setdefault(call, []).append(first[0, : self.take].clone())
 
         return hook
-
-    def __enter__(self) -> _Recorder:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self._hooks:
-            hook.remove()

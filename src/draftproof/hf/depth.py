@@ -15,8 +15,8 @@ OF_EACH_KIND = 2  # the second one reads what the first one wrote
 
 
 @contextlib.contextmanager
-def few_layers(model: nn.Module) -> Iterator[None]:
-    """Let only the first two layers of each kind run; the others hand their input on.
+def few_layers(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Let only the first two layers of each kind run; the others, given here, hand their input on.
 
     Layers are of one kind when they are made of the same modules with weights of the same sizes
     and have the same entry in the configuration's `layer_types`. A model whose layers are not in
@@ -24,7 +24,7 @@ def few_layers(model: nn.Module) -> Iterator[None]:
     """
     layers = _layers(model)
     if not layers:
-        yield
+        yield []
         return
     hand_on = _HandOn()
     hook = layers[0].register_forward_hook(hand_on.learn)
@@ -32,7 +32,7 @@ def few_layers(model: nn.Module) -> Iterator[None]:
     try:
         for layer in skipped:
             layer.forward = hand_on
-        yield
+        yield skipped
     finally:
         hook.remove()
         for layer in skipped:

@@ -20,11 +20,12 @@ from draftproof.numerics.shapes import NEVER, SIZES, Rows, Shapes, round_up
 CPU = torch.device("cpu")
 MULTIPLES = (1, 2, 4, 8, 16, 32)  # of the flat token count
 SURE_SIZES = 21  # tried for every weight, however large: up to 64
-WORK = 6e10  # multiply-adds of a probe, beyond SURE_SIZES: about a second on a plain core
+TWICE = 32  # rows of the largest call that is made at two places
+WORK = 1.2e10  # multiply-adds of a probe, beyond SURE_SIZES: half a second on two plain cores
 # What reading a weight costs, in rows of products: with AMX, 100 rows take little more than one.
 READING, READING_AMX = 16, 128
 USUAL = (1, 5, 20, 40, 160, 512)  # rows of a round: one to many sequences, chunks of prompts
-BATCH = 9  # rows that attend in one call
+BATCH = 5  # rows that attend in one call
 FEW_ROWS = 2  # where what matters is something else
 BLOCK = 5  # queries of a row that scores four drafts
 OTHER_BLOCKS = (1, 2, 3, 4, 7, 11, 24, 200)  # queries of other calls
@@ -48,16 +49,23 @@ def row_rule(run: Callable[[Tensor], Tensor], rows: Tensor) -> Rows | None:
     that also minds where in the call a row stands has no rule.
     """
     alike: list[list[_Call]] = []  # calls whose rows agree
-    for size in (size for size in SIZES if size < len(rows)):
-        call = _Call(run, rows, (len(rows) - size) // 2, size)
-        if not call.agrees(_Call(run, rows, call.start + 1, size)):
-            continue
+    for number, size in enumerate(size for size in SIZES if size < len(rows)):
+        middle = (len(rows) - size) // 2
+        if size <= TWICE:
+            call = _Call(run, rows, middle, size)
+            if not call.agrees(_Call(run, rows, middle + 1, size)):
+                continue
+        else:
+            # dear: made once, but so that a row is an odd number of places further on than in the
+            # call before, where it would show if places in a block of rows were not alike
+            call = _Call(run, rows, max(0, middle - number % 2), size)
         group = next((group for group in alike if call.agrees(group[-1])), None)
         if group is None:
             alike.append([call])
         else:
             group.append(call)
-    rules = [Rows(tuple(call.size for call in group)) for group in alike]
+    sure = (group for group in alike if len(group) > 1 or group[0].size <= TWICE)
+    rules = [Rows(tuple(call.size for call in group)) for group in sure]
     wide = rows.dtype.itemsize == 2 and torch.cpu._is_amx_tile_supported()
     reading = READING_AMX if wide and rows.device.type == "cpu" else READING
     return min(
@@ -101,7 +109,7 @@ def cancelling(in_features: int, out_features: int, dtype: torch.dtype) -> tuple
     """
     generator = torch.Generator().manual_seed(0)
     affordable = WORK / (in_features * out_features)
-    run = [2 * sum(SIZES[: n + 1]) for n in range(len(SIZES))]  # every size is run twice
+    run = [sum(SIZES[: n + 1]) for n in range(len(SIZES))]
     count = next(n for n in reversed(range(len(SIZES))) if run[n] <= affordable or n < SURE_SIZES)
     count = SIZES[count] + 1
     order = torch.randperm(in_features, generator=generator)
