@@ -51,13 +51,14 @@ class Options(RequestOptions, total=False):
     assistant_confidence_threshold: float
     max_num_batched_tokens: int  # tokens per target forward, default 512
     max_model_len: int | None  # tokens per row; default: what the longest request needs
+    enable_prefix_caching: bool  # read once what prompts begin with in common, default True
     observers: Sequence[Observer]
     debug: bool  # check every invariant in every round
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Requests and the engine that will run them, not yet given to it."""
+    """Requests, and the engine made by a plan that will run them."""
 
     requests: list[Request]
     plan: Blueprint
@@ -84,11 +85,10 @@ def load(
     """Load a target and a draft from folders or hub ids.
 
     draft:         a model, "ngram" for prompt lookup, or None for plain decoding
-    method:        "rows", or one of the paper's: "eqspec", "exspec", "rollback"
-    method_options: of exspec: window_size, sort_by_length, policy, waiting_limit
-    executor:      "torch", or "openvino": see docs/openvino.md; draft_executor: of the draft
-                   model, by default the same
-    executor_options: of openvino: kv_cache_dtype, num_threads
+    method:        "rows", or the paper's "eqspec", "exspec", "rollback", with method_options of
+                   exspec: window_size, sort_by_length, policy, waiting_limit
+    executor:      "torch", or "openvino" (docs/openvino.md) with executor_options kv_cache_dtype
+                   and num_threads; draft_executor: of the draft model, by default the same
     dtype:         "float32", "bfloat16", "float16", or "auto": what the checkpoint says
     model_kwargs:  handed to `from_pretrained` of the target (device_map, quantization_config,
                    revision, ...); draft_kwargs: of the draft, by default the same
@@ -300,6 +300,7 @@ class Pair:
             debug=options.get("debug", False),
             method=self._method,
             max_requests=len(requests),
+            shares_prefixes=options.get("enable_prefix_caching", True),
         )
 
     def _capacity(self, requests: Sequence[Request], wanted: int | None) -> int:

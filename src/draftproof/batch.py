@@ -46,6 +46,8 @@ class Row:
     stats: SpecStats = field(default_factory=SpecStats)
     finish_reason: FinishReason | None = None
     outputs: Outputs = field(default_factory=Outputs)
+    num_cached_tokens: int = 0  # of the prompt, copied from another row
+    waits: bool = False  # takes no part in this round: another row reads what it will copy
 
     @property
     def emitted(self) -> list[int]:

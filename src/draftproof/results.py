@@ -77,6 +77,7 @@ class Reporter:
             text=None if tokenizer is None else decode(tokenizer, ids, skip_special_tokens=True),
             finish_reason=row.finish_reason,
             prompt_len=len(request.prompt),
+            num_cached_tokens=row.num_cached_tokens,
             stats=row.stats,
             mode=self.mode,
             numerics=self.numerics,

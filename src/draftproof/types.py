@@ -231,6 +231,7 @@ class Result:
     text:           `token_ids` decoded, special tokens skipped; None without a tokenizer
     finish_reason:  eos, stop or length
     prompt_len:     tokens of the prompt
+    num_cached_tokens: of these, copied from another row that began with the same ones
     stats:          this row's counters
     mode:           "speculative", or "plain: <reason>"
     numerics:       "exact" or "fast", as it ran
@@ -251,6 +252,7 @@ class Result:
     numerics: str = "fast"
     executor: str = "torch"
     sequence: int = 0
+    num_cached_tokens: int = 0
     seed: int | None = None
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None

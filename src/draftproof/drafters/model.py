@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftproof.batch import Row
 from draftproof.executors.base import Executor
+from draftproof.prefixes import Prefixes
 from draftproof.processing import PENALTIES, WARPERS, Positions, align, best, choose, run
 from draftproof.types import Drafts, RaggedTokens
 
@@ -78,12 +79,14 @@ class ModelDrafter:
     vocab_size:            the target's; draft logits are cut or filled up to it
     confidence_threshold:  a row stops drafting after a token less probable than this; 0: never.
                            One device-to-host read per draft step
+    prefixes:              copies what rows begin with in common; None: every row reads its own
     """
 
     executor: Executor
     max_num_batched_tokens: int
     vocab_size: int
     confidence_threshold: float = 0.0
+    prefixes: Prefixes | None = None
     name: str = "draft_model"
 
     def limit(self, row: Row) -> int | None:
@@ -93,6 +96,7 @@ class ModelDrafter:
     def propose(self, rows: Sequence[Row], wanted: Sequence[int]) -> Drafts:
         sheet = _Sheet.blank(rows, wanted, self.executor.device)
         if sheet.active:
+            self._share([rows[index] for index in sheet.active], rows)
             self._catch_up([rows[index] for index in sheet.active])
         for step in range(max(wanted, default=0)):
             sheet.active = [index for index in sheet.active if wanted[index] > step]
@@ -123,9 +127,26 @@ class ModelDrafter:
         confident: list[bool] = (probable >= self.confidence_threshold).tolist()
         return confident
 
-    def _catch_up(self, rows: Sequence[Row]) -> None:
-        """Feed long backlogs in chunks until every row can take its first step in one forward."""
-        while sum(self._lag(row) for row in rows) > max(self.max_num_batched_tokens, 2 * len(rows)):
+    def _share(self, rows: Sequence[Row], others: Sequence[Row]) -> None:
+        """Copy for rows that have read nothing; of those that begin alike, one reads first."""
+        new = [row for row in rows if not self.executor.lengths[row.slot]]
+        new.sort(key=lambda row: row.request.index)
+        while self.prefixes is not None and new:
+            late = [row for row in new if self.prefixes.waits(row, new)]
+            first = [row for row in new if row not in late]
+            for row in first:
+                self.prefixes.copy(row, others)
+            if late:
+                self._catch_up(first, most=len(first))
+            new = late
+
+    def _catch_up(self, rows: Sequence[Row], most: int = 0) -> None:
+        """Feed long backlogs in chunks until every row can take its first step in one forward.
+
+        most: tokens that may be left to feed; 0: as many as one forward takes
+        """
+        most = most or max(self.max_num_batched_tokens, 2 * len(rows))
+        while sum(self._lag(row) for row in rows) > most:
             room, chunk = self.max_num_batched_tokens, []
             for row in rows:
                 count = min(self._lag(row) - 1, room)
@@ -171,4 +192,6 @@ class ModelDrafter:
         self.executor.truncate(row.slot, min(length, len(row.tokens) - 1))
 
     def release(self, row: Row) -> None:
+        if self.prefixes is not None:
+            self.prefixes.remember(row)
         self.executor.release(row.slot)

@@ -21,6 +21,7 @@ from draftproof.executors.base import Executor, ForeignModel
 from draftproof.executors.memory import free_bytes, kv_bytes
 from draftproof.hf import BoundModel
 from draftproof.numerics.shapes import Shapes
+from draftproof.prefixes import Copying, Prefixes
 from draftproof.verifiers.sampling import SamplingVerifier
 
 log = logging.getLogger("draftproof")
@@ -40,6 +41,7 @@ class Blueprint:
 
     draft:        a second model, n-gram settings, a ready drafter, or None for plain decoding
     max_requests: how many requests there will be, so that no pool is larger; None: not known
+    shares_prefixes: whether prompts that begin alike are read once
     schedule, confidence_threshold: how far rows draft, see `Schedule` and `ModelDrafter`
     """
 
@@ -58,6 +60,7 @@ class Blueprint:
     debug: bool = False
     method: Method = field(default_factory=Method)
     max_requests: int | None = None
+    shares_prefixes: bool = True
 
     @property
     def pool(self) -> int:
@@ -126,9 +129,17 @@ def assemble(plan: Blueprint) -> Engine:
         scheduler=plan.method.scheduler(plan.limits, plan.max_num_seqs),
         batch=Batch(plan.pool),
         decode=plan.decode,
+        prefixes=_prefixes(target, plan),
         observers=plan.observers,
         debug=plan.debug,
     )
+
+
+def _prefixes(executor: Executor, plan: Blueprint) -> Prefixes | None:
+    """None where a memory cannot copy: the paper's layouts move rows about by themselves."""
+    if plan.shares_prefixes and isinstance(executor, Copying):
+        return Prefixes(memory=executor)
+    return None
 
 
 def _in_mib(sizes: dict[str, int]) -> str:
@@ -169,5 +180,6 @@ def _drafter(plan: Blueprint) -> Drafter:
             max_num_batched_tokens=plan.max_num_batched_tokens,
             vocab_size=plan.target.vocab_size,
             confidence_threshold=plan.confidence_threshold,
+            prefixes=_prefixes(executor, plan),
         )
     return draft

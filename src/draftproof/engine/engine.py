@@ -15,6 +15,7 @@ from draftproof.engine.scheduler import Plan, Scheduler
 from draftproof.engine.stopping import Cut, Decode, cut
 from draftproof.errors import InvariantError
 from draftproof.executors.base import Executor
+from draftproof.prefixes import Prefixes
 from draftproof.types import Drafts, Verdict
 from draftproof.verifiers.base import Verifier
 
@@ -49,6 +50,7 @@ class Engine:
     """Decodes requests through at most `batch.max_num_seqs` rows until none is left.
 
     decode:  token ids to text, needed for stop strings only
+    prefixes: copies what prompts have in common; None: every row reads its own
     debug:   check the invariants every round, with stale slots poisoned
     """
 
@@ -58,6 +60,7 @@ class Engine:
     scheduler: Scheduler
     batch: Batch
     decode: Decode | None = None
+    prefixes: Prefixes | None = None
     observers: Sequence[Observer] = ()
     debug: bool = False
     rounds: int = field(default=0, init=False)
@@ -78,6 +81,8 @@ class Engine:
     def step(self) -> list[Commit]:
         """One round: admit, select, propose, score, judge, commit, emit."""
         self.scheduler.admit(self.batch)
+        if self.prefixes is not None:
+            share(self.prefixes, self.batch)
         plan = self.scheduler.select(self.batch, self.target, self.drafter)
         drafts = self.drafter.propose(plan.rows, plan.wanted)
         tokens = plan.tokens(drafts, self.target.device, self.target.vocab_size)
@@ -126,6 +131,8 @@ class Engine:
         return cut(row, offered, self.decode, self.target.capacity + 1 - len(row.tokens))
 
     def _release(self, row: Row) -> None:
+        if self.prefixes is not None:
+            self.prefixes.remember(row)
         self.target.release(row.slot)
         self.drafter.release(row)
         self.batch.rows.pop(row.slot, None)
@@ -151,6 +158,16 @@ class Engine:
             if executor is not None:
                 executor.check()
                 executor.poison()
+
+
+def share(prefixes: Prefixes, batch: Batch) -> None:
+    """Copy for the rows that have read nothing yet, and let them wait where it pays."""
+    for row in sorted(batch, key=lambda row: row.request.index):
+        row.waits = False
+        if row.kv_len == row.generated == 0 and row.request.settings.prompt_logprobs is None:
+            row.waits = prefixes.waits(row, (other for other in batch if not other.generated))
+            if not row.waits:
+                row.kv_len = row.num_cached_tokens = prefixes.copy(row, list(batch))
 
 
 def _to_host(plan: Plan, verdict: Verdict, drafts: Drafts) -> dict[int, Outcome]:

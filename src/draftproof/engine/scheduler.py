@@ -100,8 +100,8 @@ class Scheduler:
         return Row(slot=slot, request=request, tokens=list(request.prompt), stats=stats)
 
     def eligible(self, batch: Batch, target: Executor, drafter: Drafter) -> Sequence[Row]:
-        """Rows that may take part in this round: all of them."""
-        return list(batch)
+        """Rows that may take part in this round: all that need not wait for another one."""
+        return [row for row in batch if not row.waits]
 
     def select(self, batch: Batch, target: Executor, drafter: Drafter) -> Plan:
         """Rows of this round in executor order."""

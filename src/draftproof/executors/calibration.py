@@ -20,6 +20,7 @@ from draftproof.errors import NumericsError
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.hf.depth import few_layers
+from draftproof.hf.heap import give_back_freed_memory
 from draftproof.hf.operations import ProductKind, products
 from draftproof.numerics.probes import (
     MULTIPLES,
@@ -51,6 +52,7 @@ def calibrate(model: BoundModel, *, fresh: bool = False) -> Verdict:
     verdict = None if fresh else recall(key)
     if verdict is None:
         verdict = _probe(model, _longest(model))
+        give_back_freed_memory()
         keep(key, verdict)
     return verdict
 

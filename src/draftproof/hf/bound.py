@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import inspect
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from transformers import Cache
 from draftproof.errors import UnsupportedModelError
 from draftproof.hf.caches import Probe, ProbeCache
 from draftproof.hf.capability import refuse_unsupported, text_config
+from draftproof.hf.heap import give_back_freed_memory
 from draftproof.hf.kernels import Binding, Switch
 from draftproof.hf.operations import (
     reading_together,
@@ -70,7 +70,7 @@ class BoundModel:
             ),
         )
         if self.rewrite.dropped_bytes:
-            _give_back_freed_memory()
+            give_back_freed_memory()
         self.layers = [probe.layers[index] for index in range(len(probe.layers))]
         self.attention_cases = list(probe.cases.values())
 
@@ -151,12 +151,6 @@ def _shared_parameters(model: nn.Module) -> set[int]:
     """Ids of the parameters that have more than one name: a head tied to the embedding."""
     names = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     return {key for key, count in names.items() if count > 1}
-
-
-def _give_back_freed_memory() -> None:
-    """Have the C library return what was freed: glibc keeps blocks of up to 32 MiB for itself."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _bind(model: nn.Module) -> Binding:
