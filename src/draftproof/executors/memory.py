@@ -8,7 +8,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from draftproof.errors import InvariantError, OutOfMemoryError
+from draftproof.errors import OutOfMemoryError
+from draftproof.executors.lengths import check_lengths, refuse_longer, refuse_misfit
 from draftproof.hf import BoundModel, SlotCache
 from draftproof.numerics.shapes import FAST, Shapes
 from draftproof.types import RaggedTokens
@@ -93,11 +94,7 @@ class CachedRows:
 
     def refuse_misfit(self, tokens: RaggedTokens) -> None:
         """Raise InvariantError when tokens do not continue their rows, or do not fit."""
-        for row, start, count in zip(tokens.rows, tokens.starts, tokens.counts, strict=True):
-            if start != self.lengths[row]:
-                raise InvariantError(f"row {row}: fed at {start}, cached {self.lengths[row]}")
-            if start + count > self.capacity:
-                raise InvariantError(f"row {row}: {start + count} tokens exceed {self.capacity}")
+        refuse_misfit(tokens, self.lengths, self.capacity)
 
     def grow(self, tokens: RaggedTokens) -> None:
         """The tokens are cached."""
@@ -106,8 +103,7 @@ class CachedRows:
 
     def truncate(self, row: int, length: int) -> None:
         """Roll back by shortening: what lies behind is stale and never read."""
-        if not 0 <= length <= self.lengths[row]:
-            raise InvariantError(f"row {row}: truncate to {length}, cached {self.lengths[row]}")
+        refuse_longer(row, length, self.lengths)
         self.lengths[row] = length
 
     def release(self, row: int) -> None:
@@ -116,6 +112,4 @@ class CachedRows:
 
     def check(self) -> None:
         """Lengths fit the allocation."""
-        for row, length in enumerate(self.lengths):
-            if not 0 <= length <= self.capacity:
-                raise InvariantError(f"row {row}: length {length} of {self.capacity} slots")
+        check_lengths(self.lengths, self.capacity)

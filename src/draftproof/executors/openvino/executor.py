@@ -11,7 +11,8 @@ import openvino as ov
 import torch
 from torch import Tensor
 
-from draftproof.errors import InvariantError, OutOfMemoryError
+from draftproof.errors import OutOfMemoryError
+from draftproof.executors.lengths import check_lengths, refuse_longer, refuse_misfit
 from draftproof.executors.openvino.blocks import BlockPool
 from draftproof.executors.openvino.compiled import PagedGraph
 from draftproof.executors.openvino.graph import KEEP
@@ -83,7 +84,7 @@ class PagedExecutor:
 
         The logits are valid until the next forward.
         """
-        self._refuse_misfit(tokens)
+        refuse_misfit(tokens, self.lengths, self.capacity)
         kept = tokens.kept_indices
         try:
             for row, start, count in zip(tokens.rows, tokens.starts, tokens.counts, strict=True):
@@ -118,17 +119,9 @@ class PagedExecutor:
             if name in self._names or name != "position_ids":  # an export may lack positions
                 self._request.set_tensor(name, ov.Tensor(array))
 
-    def _refuse_misfit(self, tokens: RaggedTokens) -> None:
-        for row, start, count in zip(tokens.rows, tokens.starts, tokens.counts, strict=True):
-            if start != self.lengths[row]:
-                raise InvariantError(f"row {row}: fed at {start}, cached {self.lengths[row]}")
-            if start + count > self.capacity:
-                raise InvariantError(f"row {row}: {start + count} tokens exceed {self.capacity}")
-
     def truncate(self, row: int, length: int) -> None:
         """Forget all but the first `length` tokens of a row; whole blocks go back to the pool."""
-        if not 0 <= length <= self.lengths[row]:
-            raise InvariantError(f"row {row}: truncate to {length}, cached {self.lengths[row]}")
+        refuse_longer(row, length, self.lengths)
         self.lengths[row] = length
         self.pool.trim(row, length)
 
@@ -139,9 +132,7 @@ class PagedExecutor:
 
     def check(self) -> None:
         """Every block has one owner, and every row as many as its length needs."""
-        for row, length in enumerate(self.lengths):
-            if not 0 <= length <= self.capacity:
-                raise InvariantError(f"row {row}: length {length} of {self.capacity} slots")
+        check_lengths(self.lengths, self.capacity)
         self.pool.check(self.lengths)
 
     def poison(self) -> None:
