@@ -20,6 +20,7 @@ FIRST = 3  # K while no draft step was timed yet
 PROBE = 2  # drafts of a row that looks whether drafting pays again
 REGRET = 0.012  # share of plain decoding's time that such looks may cost
 BEHIND = 8  # a draft cache further back than this is caught up for the rounds to come
+SMOOTHED = 0.1  # weight of the newest round in the average of the planned speed
 AMORTISED = 4.0  # tokens per round, roughly: what catching up costs is spread over the rest
 
 
@@ -29,7 +30,7 @@ class Learned:
 
     accepted: of the drafts of all rows
     credit: seconds that may be spent on looking whether drafting pays again
-    rate:   tokens per second that the last pure decoding round was planned for
+    rate:   tokens per second that pure decoding rounds are planned for, on average
     """
 
     pace: Pace = field(default_factory=Pace)
@@ -45,6 +46,10 @@ class Learned:
         """A part of a round was timed."""
         self.parts[part].observe(size, seconds)
 
+    def expect(self, rate: float) -> None:
+        """A pure decoding round was planned; single plans hope for what was not measured yet."""
+        self.rate += (rate - self.rate) * (SMOOTHED if self.rate else 1.0)
+
     def seconds(self, part: Part, size: int) -> float:
         """What it is expected to take."""
         return self.parts[part].seconds(size)
@@ -54,14 +59,15 @@ class Learned:
 class _Candidate:
     """A row that may draft.
 
-    charge: seconds of catching up its draft cache that this round has to earn
+    share: how much of what catching up its draft cache costs this round has to earn; 0: all of it
+           is a part of the first draft step
     """
 
     index: int
     rate: float
     limit: int
     lag: int
-    charge: float
+    share: float
 
 
 @dataclass(kw_only=True)
@@ -141,10 +147,8 @@ class Auto:
 
     def _candidate(self, index: int, row: Row, limit: int) -> _Candidate:
         lag = 0 if self._draft is None else len(row.tokens) - self._draft.lengths[row.slot]
-        charge = 0.0
-        if lag > BEHIND:
-            charge = self.learned.seconds(Part.DRAFT, lag) * min(1.0, AMORTISED / row.budget)
-        return _Candidate(index, self._acceptance.rate(row), limit, lag, charge)
+        share = min(1.0, AMORTISED / row.budget) if lag > BEHIND else 0.0
+        return _Candidate(index, self._acceptance.rate(row), limit, lag, share)
 
     def _probe(self, plan: _Plan, candidates: Sequence[_Candidate]) -> list[int]:
         """Plain decoding, or one row's look, once enough plain rounds have paid for it."""
@@ -160,6 +164,25 @@ class Auto:
             learned.credit = max(0.0, min(learned.credit - price, price))
             counts[row.index] = drafts
         return counts
+
+
+@dataclass(slots=True)
+class _Behind:
+    """Rows whose draft caches are caught up together, in as few forwards as they fit in."""
+
+    lag: int = 0
+    earned: float = 0.0  # tokens of the lag that this round has to earn
+
+    def add(self, item: _Candidate) -> None:
+        """One more row, if it is behind at all."""
+        if item.share:
+            self.lag += item.lag
+            self.earned += item.share * item.lag
+
+    @property
+    def share(self) -> float:
+        """How much of the catching up this round has to earn."""
+        return self.earned / max(1, self.lag)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -182,11 +205,11 @@ class _Plan:
     def best(self, candidates: Sequence[_Candidate]) -> list[int]:
         """Drafts of every row."""
         value, counts = self._search(candidates)
-        near = [item for item in candidates if not item.charge]
+        near = [item for item in candidates if not item.share]
         if len(near) < len(candidates):  # catching up may not be worth it
             value, counts = max((value, counts), self._search(near), key=lambda found: found[0])
         if self.pure:
-            self.learned.rate = value
+            self.learned.expect(value)
         return counts
 
     def _search(self, candidates: Sequence[_Candidate]) -> tuple[float, list[int]]:
@@ -194,17 +217,18 @@ class _Plan:
         offers = _offers(candidates)
         steps = [sum(count > depth for count in self.counts) for depth in range(self._deepest())]
         steps += [0] * (max((item.limit for item in candidates), default=0) - len(steps))
-        lags, charge, tokens = float(steps[0] if steps else 0), 0.0, float(self.plain)
-        best, taken = self._value(tokens, steps, int(lags), charge, 0), 0
+        lags, tokens = steps[0] if steps else 0, float(self.plain)
+        behind = _Behind()
+        best, taken = self._value(tokens, steps, lags, behind, 0), 0
         stride = max(1, len(candidates) // 8)
         for number, (worth, depth, item) in enumerate(offers, 1):
             tokens += worth
             steps[depth - 1] += 1
             if depth == 1:
-                lags += min(item.lag, 2) if item.charge else item.lag
-                charge += item.charge
+                lags += min(item.lag, 2) if item.share else item.lag
+                behind.add(item)
             if number % stride == 0 or number == len(offers):
-                value = self._value(tokens, steps, int(lags), charge, number)
+                value = self._value(tokens, steps, lags, behind, number)
                 if value > best:
                     best, taken = value, number
         counts = list(self.counts)
@@ -216,10 +240,11 @@ class _Plan:
         return max(self.counts, default=0)
 
     def _value(
-        self, tokens: float, steps: Sequence[int], lags: int, charge: float, drafts: int
+        self, tokens: float, steps: Sequence[int], lags: int, behind: _Behind, drafts: int
     ) -> float:
         seconds = self.learned.seconds
-        time = charge + seconds(Part.HOST, 1 + sum(self.counts) + drafts)
+        time = behind.share * seconds(Part.DRAFT, behind.lag)
+        time += seconds(Part.HOST, 1 + sum(self.counts) + drafts)
         time += seconds(Part.DRAFT, lags) + seconds(Part.VERIFY, self.base + drafts)
         for count in steps[1:]:
             if not count:
