@@ -25,7 +25,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ import draftproof
 from draftproof.bench.journal import Journal, environment
 from draftproof.errors import NumericsError
 from draftproof.hf import default_eos, load_model, load_tokenizer, same_numerics
+from draftproof.testing import scored_run
 
 QUESTIONS = Path(__file__).parents[2] / "shared" / "data" / "spec_bench" / "question.jsonl"
 FIRST, EVERY, LONGEST = 7, 20, 256  # questions taken, and their longest prompt in tokens
@@ -228,25 +229,13 @@ class Bench:
             num_speculative_tokens=drafted,
             eos_token_id=self.eos,
         )
-        engine, forward, scored = job.engine, job.engine.target.forward, {}
-
-        def recording(tokens: Any) -> Tensor:
-            logits = forward(tokens)
-            places = [
-                (engine.batch.rows[slot].request.index, position)
-                for slot, start, count, keep in zip(
-                    tokens.rows, tokens.starts, tokens.counts, tokens.keep, strict=True
-                )
-                for position in range(start + count - keep, start + count)
-            ]
-            scored.update(zip(places, map(digest, logits), strict=True))
-            return logits
-
-        engine.target.forward = recording
         for request in job.requests:
-            engine.add(request)
-        rows = {c.row.request.index: c.row for commits in engine.run() for c in commits}
-        return {"rows": list(_rows(rows, scored)), "acceptance": _acceptance(rows)}
+            job.engine.add(request)
+        found = scored_run(job.engine, digest).values()
+        return {
+            "rows": [{"ids": row.emitted, "logits": logits} for row, logits in found],
+            "acceptance": _acceptance([row for row, _ in found]),
+        }
 
     def _compared(
         self, tier: str, batch: int, drafted: int, references: dict[str, dict[str, Any]]
@@ -289,17 +278,9 @@ class Bench:
         }
 
 
-def _rows(rows: dict[int, Any], scored: dict[tuple[int, int], str]) -> Iterator[Row]:
-    for index in sorted(rows):
-        row = rows[index]
-        first = len(row.request.prompt) - 1
-        logits = [scored[index, first + n] for n in range(row.generated)]
-        yield {"ids": row.emitted, "logits": logits}
-
-
-def _acceptance(rows: dict[int, Any]) -> float | None:
-    drafted = sum(row.stats.num_draft_tokens for row in rows.values())
-    accepted = sum(row.stats.num_accepted_draft_tokens for row in rows.values())
+def _acceptance(rows: Sequence[Any]) -> float | None:
+    drafted = sum(row.stats.num_draft_tokens for row in rows)
+    accepted = sum(row.stats.num_accepted_draft_tokens for row in rows)
     return round(accepted / drafted, 4) if drafted else None
 
 

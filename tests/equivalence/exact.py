@@ -16,7 +16,7 @@ from draftproof.executors.calibration import calibrate, require
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.numerics.shapes import Shapes
-from draftproof.testing import ScriptedDrafter, prepared, random_prompts, tiny_model
+from draftproof.testing import ScriptedDrafter, prepared, random_prompts, scored_run, tiny_model
 from draftproof.types import RaggedTokens
 
 NEW_TOKENS = 8
@@ -86,38 +86,17 @@ class Run:
 
 
 def run(pair: Pair, prompts: Sequence[list[int]], order: Sequence[int], **options: Any) -> Run:
-    """Decode prompts admitted in the given order; what comes back is in the order of the prompts.
-
-    The logits of a token are those of the last time its position was scored: a rejected draft's
-    are written over by those of the right token.
-    """
+    """Decode prompts admitted in the given order; the results are in the order of the prompts."""
     new = options.pop("max_new_tokens", NEW_TOKENS)
     limits = [new] * len(prompts) if isinstance(new, int) else new
     queued = [prompts[i] for i in order]
     engine = prepared(pair, queued, max_new_tokens=[limits[i] for i in order], **options)
-    scored: dict[tuple[int, int], Tensor] = {}
-    forward = engine.target.forward
-
-    def recording(tokens: RaggedTokens) -> Tensor:
-        logits = forward(tokens)
-        places = [
-            (engine.batch.rows[slot].request.index, position)
-            for slot, start, count, keep in zip(
-                tokens.rows, tokens.starts, tokens.counts, tokens.keep, strict=True
-            )
-            for position in range(start + count - keep, start + count)
-        ]
-        scored.update(zip(places, logits.clone(), strict=True))
-        return logits
-
-    engine.target.forward = recording  # type: ignore[method-assign]
-    rows = {c.row.request.index: c.row for commits in engine.run() for c in commits}
+    found = scored_run(engine, torch.clone)
     ids, logits = [], []
     for index in (list(order).index(prompt) for prompt in range(len(prompts))):
-        row = rows[index]
-        first = len(row.request.prompt) - 1
+        row, scored = found[index]
         ids.append(row.emitted)
-        logits.append(torch.stack([scored[index, first + n] for n in range(row.generated)]))
+        logits.append(torch.stack(scored))
     return Run(ids, logits)
 
 

@@ -2,7 +2,12 @@
 
 from draftproof.testing.comparing import assert_same_tokens, random_prompts
 from draftproof.testing.drafters import ScriptedDrafter
-from draftproof.testing.engines import Recorder, assert_cache_is_fresh, prepared
+from draftproof.testing.engines import (
+    Recorder,
+    assert_cache_is_fresh,
+    prepared,
+    scored_run,
+)
 from draftproof.testing.models import (
     ARCHITECTURES,
     VOCAB_SIZE,
@@ -30,6 +35,7 @@ __all__ = [
     "prepared",
     "random_prompts",
     "randomise",
+    "scored_run",
     "stock_generate",
     "tiny_model",
     "tiny_tokenizer",

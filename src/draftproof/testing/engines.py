@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from draftproof.api import Pair
+from draftproof.batch import Row
 from draftproof.engine.engine import Engine
 from draftproof.engine.events import RoundEvent, RowRound
 from draftproof.executors.memory import CachedRows
 from draftproof.testing.oracle import fresh_cache
+from draftproof.types import RaggedTokens
+
+T = TypeVar("T")
 
 
 def prepared(pair: Pair, prompts: Sequence[Any], **options: Any) -> Engine:
@@ -21,6 +26,37 @@ def prepared(pair: Pair, prompts: Sequence[Any], **options: Any) -> Engine:
     for request in job.requests:
         job.engine.add(request)
     return job.engine
+
+
+def scored_run(engine: Engine, keep: Callable[[Tensor], T]) -> dict[int, tuple[Row, list[T]]]:
+    """Run an engine to its end: of each request its row, and what `keep` made of its logits.
+
+    keep:  called with the logits [V] of every scored token, which later rounds may overwrite
+
+    One entry per new token: of the last time its position was scored, since a rejected draft's
+    logits are followed by those of the right token.
+    """
+    scored: dict[tuple[int, int], T] = {}
+    forward = engine.target.forward
+
+    def recording(tokens: RaggedTokens) -> Tensor:
+        logits = forward(tokens)
+        places = [
+            (engine.batch.rows[slot].request.index, position)
+            for slot, start, count, kept in zip(
+                tokens.rows, tokens.starts, tokens.counts, tokens.keep, strict=True
+            )
+            for position in range(start + count - kept, start + count)
+        ]
+        scored.update(zip(places, map(keep, logits), strict=True))
+        return logits
+
+    engine.target.forward = recording  # type: ignore[method-assign]
+    rows = {c.row.request.index: c.row for commits in engine.run() for c in commits}
+    return {
+        index: (row, [scored[index, len(row.request.prompt) - 1 + n] for n in range(row.generated)])
+        for index, row in sorted(rows.items())
+    }
 
 
 @dataclass
