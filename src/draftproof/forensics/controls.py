@@ -160,6 +160,8 @@ def no_minimum(lab: Lab) -> Outcome:
     """Without min_new_tokens, the processor that a block must apply token by token."""
     if not lab.inquiry.min_new_tokens:
         return cannot("no_minimum", "no processor was asked for")
+    if Ability.PROMPTS not in lab.candidate.abilities:
+        return cannot("no_minimum", "the candidate cannot be asked anything else")
     return lab.against_reference(
         "no_minimum", lab.candidate, OWN, replace(lab.inquiry, min_new_tokens=0)
     )
@@ -181,6 +183,8 @@ def near_start(lab: Lab) -> Outcome:
     window = window_of(lab)
     if window is None or window < 2:
         return cannot("near_start", "the model has no sliding window")
+    if Ability.PROMPTS not in lab.candidate.abilities:
+        return cannot("near_start", "the candidate cannot be asked anything else")
     keep = max(1, window // 2)
     tasks = tuple(replace(task, prompt=task.prompt[:keep]) for task in lab.inquiry.tasks)
     asked = replace(lab.inquiry, tasks=tasks, max_new_tokens=window - keep)

@@ -86,6 +86,11 @@ class Lab:
         names = {side.settings().get("dtype") for side in (self.reference, self.candidate)}
         return self.clean is not None and names != {self.clean}
 
+    @property
+    def cast(self) -> str | None:
+        """What controls put into their Setup to run in clean arithmetic."""
+        return self.clean if self._casts else None
+
     @cached_property
     def clean_expected(self) -> Run:
         """The reference in clean arithmetic."""
@@ -147,7 +152,7 @@ class Lab:
         return self._noise[dtype]
 
     def _noise_samples(self, dtype: str | None) -> Iterable[Sample]:
-        cast = self.clean if dtype == self.clean and self._casts else None
+        cast = self.cast if dtype == self.clean else None
         base = self.expected if cast is None else self.clean_expected
         batched, alone = self.batched(cast), self.rescored(cast)
         if batched is not None:
@@ -248,14 +253,16 @@ class Lab:
         if setup == OWN and not self._casts and side is self.candidate and inquiry is None:
             run = self.found
         else:
-            cast = self.clean if self._casts else None
-            run = side.run(asked, replace(setup, dtype=cast))
-        expected = self.reference_of(asked)
+            run = side.run(asked, replace(setup, dtype=self.cast))
+        return self.outcome(name, asked.tasks, self.reference_of(asked), run)
+
+    def outcome(self, name: str, tasks: Sequence[Task], expected: Run, run: Run) -> Outcome:
+        """A control's run beside what it should have been, in clean arithmetic."""
         return Outcome(
             name=name,
             rows=len(run.answers),
             errors=sum(answer.error is not None for answer in run.answers),
-            forks=self.forks(expected, run, self.clean or self.dtype, asked.tasks),
+            forks=self.forks(expected, run, self.clean or self.dtype, tasks),
             run=run,
         )
 
@@ -267,7 +274,7 @@ class Lab:
         same_rules = replace(inquiry, tasks=self.inquiry.tasks) == self.inquiry
         if same_rules and all(task.prompt in known for task in inquiry.tasks):
             return Run(answers=tuple(known[task.prompt] for task in inquiry.tasks))
-        return self.reference.run(inquiry, Setup(dtype=self.clean if self._casts else None))
+        return self.reference.run(inquiry, Setup(dtype=self.cast))
 
     def _known(self) -> Iterable[tuple[Task, Answer]]:
         return zip(self.inquiry.tasks, self.clean_expected.answers, strict=True)

@@ -88,7 +88,7 @@ class HttpSubject:
     @property
     def abilities(self) -> frozenset[Ability]:
         """Another number of requests at a time; scores where the server's format has them."""
-        found = {Ability.BATCH, Ability.TOPS}
+        found = {Ability.BATCH, Ability.TOPS, Ability.PROMPTS}
         found |= {Ability.SCORES} if isinstance(self.dialect, Vllm) else set()
         found |= {Ability.FLOAT32} if self.float32 is not None else set()
         return frozenset(found)
