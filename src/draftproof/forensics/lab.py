@@ -10,6 +10,7 @@ from typing import Any
 from draftproof.forensics.compare import first_divergence, overshoot
 from draftproof.forensics.forks import Fork, Outcome, cannot
 from draftproof.forensics.noise import (
+    DOUBTFUL,
     NOBODY_DEFENDS,
     STEPS,
     Noise,
@@ -29,9 +30,11 @@ from draftproof.forensics.subjects.base import (
     Setup,
     Subject,
     Task,
+    Top,
 )
 
 FLOAT32 = "float32"
+LEAST = 1e-3  # of a change of scores: logarithms of probabilities in float32 are right to 1e-5
 
 
 @dataclass(kw_only=True)
@@ -140,6 +143,14 @@ class Lab:
         if step is not None and gap <= STEPS * step:
             return True
         return gap <= 2 * self.noise(dtype).band
+
+    def beyond(self, change: float, top: Top) -> bool:
+        """Whether scores that both sides give to the same place, in clean arithmetic, are further
+        apart than two ways to compute them bring them: well beyond the band, and beyond what
+        logarithms of probabilities lose on the way."""
+        dtype = self.clean or self.dtype
+        step = step_of(dtype, top.values[0]) if top.logits else self.grid
+        return change > max(LEAST, DOUBTFUL * self.noise(dtype).band, 2 * STEPS * (step or 0.0))
 
     # -- noise -------------------------------------------------------------------------------------
 

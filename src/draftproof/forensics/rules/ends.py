@@ -122,9 +122,9 @@ def _without_drafts(lab: Lab, group: Group) -> dict[int, Finding]:
 def _asked_again(lab: Lab, group: Group) -> Finding | None:
     """A rule ends a text at one place; a block ends it wherever the block happens to end.
 
-        row         ... u v w x E        E: eos, where the reference ends
-        from w          w > x E          a candidate that looks for eos at the end of a block
-        from v        v > w x E y z      ends the same text at other places
+    row         ... u v w x E        E: eos, where the reference ends
+    from w          w > x E          a candidate that looks for eos at the end of a block
+    from v        v > w x E y z      ends the same text at other places
     """
     if not all(midway.can_start(side, lab) for side in (lab.reference, lab.candidate)):
         return None
@@ -165,9 +165,7 @@ def _ends_by_row(lab: Lab, group: Group) -> list[list[int]]:
     return [one for one in sizes if one]
 
 
-def _sizes(
-    lab: Lab, group: Group, forks: Sequence[Fork], back: int
-) -> Iterator[tuple[int, int]]:
+def _sizes(lab: Lab, group: Group, forks: Sequence[Fork], back: int) -> Iterator[tuple[int, int]]:
     """From `back` tokens before the earlier of both ends: which fork, and the longer by what."""
     at, text = places(lab), lab.expected.ids
     ends = [min(len(text[at[f.row]]), len(lab.found.ids[at[f.row]])) for f in forks]
