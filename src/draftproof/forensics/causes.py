@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from draftproof.forensics.controls import outcome, rerun
 from draftproof.forensics.distribution import judge
-from draftproof.forensics.drafts import audit
+from draftproof.forensics.drafts import DraftAudit, audit, draft_model
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
+from draftproof.forensics.replays import Replays, replays
 from draftproof.forensics.rules import RULES, Rule
 from draftproof.forensics.rules.ends import judged
 from draftproof.forensics.rules.plain import ties
@@ -196,10 +197,16 @@ def _hidden(lab: Lab) -> Finding | None:
                 f"nothing was drafted ({lab.found.counters.source}): equal outputs say nothing",
             ),
         )
+    if draft_model(lab, None) is None:
+        return _drifting(replays(lab))
     checked = audit(lab, lab.found, None)
     if checked is not None and checked.drifts and lab.clean and _casts(lab):
         again = outcome(lab, "own").run
         checked = audit(lab, again, lab.clean) if again is not None else checked
+    return _drifting(checked)
+
+
+def _drifting(checked: DraftAudit | Replays | None) -> Finding | None:
     if checked is None or not checked.drifts:
         return None
     return Finding(

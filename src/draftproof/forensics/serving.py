@@ -215,6 +215,11 @@ def honest(number: int, response: Response) -> Response:
     return response
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512  # many draws arrive at once
+
+
 @contextmanager
 def serving(
     subject: Subject,
@@ -228,8 +233,7 @@ def serving(
     quiet: as in Desk; next to nothing where requests come one at a time
     """
     desk = Desk(subject=subject, quiet=quiet)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(desk, mischief, decode))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _handler(desk, mischief, decode))
     threads = [
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True),
         threading.Thread(target=desk.work, daemon=True),

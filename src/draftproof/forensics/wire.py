@@ -61,7 +61,7 @@ def write(path: str, answer: Answer, decode: Callable[[list[int]], str]) -> dict
         meta = {
             "output_top_logprobs": raw,
             "finish_reason": {"type": answer.finish_reason},
-            "spec_verify_ct": sum(1 for one in answer.rounds if one.drafts),
+            "spec_verify_ct": len(answer.rounds) - 1 if drafted else 0,
             "spec_draft_token_num": drafted,
         }
         return {"output_ids": ids, "meta_info": meta}

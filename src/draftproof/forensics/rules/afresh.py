@@ -27,6 +27,7 @@ from draftproof.forensics.rules.base import (
 from draftproof.forensics.subjects.base import Ability
 from draftproof.forensics.verdicts import Cause, Kind
 
+FEW = 4  # right and wrong first steps at least, before a length between them means anything
 OFFSETS = 3.0  # wrong tokens that must be expected at an offset before their absence says anything
 LOCAL: Reasons = ("the target in this process (`&target=DIR`), to try moved positions on it",)
 SAME: Reasons = ("the same weights, tokenizer, template and number format on both sides",)
@@ -180,6 +181,27 @@ def step_marked(lab: Lab) -> Reasons | None:
     )
 
 
+def step_window(lab: Lab) -> Reasons | None:
+    """Right up to a number of tokens, and off beyond it."""
+    told = _first_step(lab)
+    if told is None:
+        return None
+    known = [(_context(lab, one), one.off(1)) for one in _asked(lab) or ()]
+    right = [length for length, off in known if off is False]
+    off = [length for length, off in known if off]
+    if min(len(right), len(off)) < FEW or max(right) >= min(off):
+        return None
+    return (
+        *told,
+        f"up to {max(right)} tokens every first step is right, from {min(off)} on every one is "
+        "off: something is to be forgotten there, and is not",
+    )
+
+
+def _context(lab: Lab, one: Seen) -> int:
+    return len(lab.inquiry.tasks[one.start.row].prompt) + one.start.after
+
+
 def step_positions(lab: Lab) -> Reasons | None:
     """Moved positions give its tokens; without a model, both numbers are low."""
     told = _first_step(lab)
@@ -238,11 +260,16 @@ def longer_company_positions(lab: Lab) -> Reasons | None:
 
 def longer_company(lab: Lab) -> Reasons | None:
     """One step beside a longer row, and no position explains it."""
+    if not _in_company(lab) or not _beside(lab, "beside_longer") or lab.model(None) is None:
+        return None
+    return _only_longer(), "the longer row's position does not explain it: padding is attended to"
+
+
+def longer_company_untried(lab: Lab) -> Reasons | None:
+    """One step beside a longer row, and nobody to try positions on."""
     if not _in_company(lab) or not _beside(lab, "beside_longer"):
         return None
-    tried = lab.model(None) is not None
-    told = "no position explains it: padding is attended to" if tried else "padding, it seems"
-    return _only_longer(), told
+    return _only_longer(), "either padding is attended to, or positions count it"
 
 
 def _only_longer() -> str:
@@ -287,6 +314,11 @@ def history_positions(lab: Lab) -> Reasons | None:
 
 
 def history(lab: Lab) -> Reasons | None:
+    """Stale entries: positions have been tried."""
+    return _history(lab) if lab.model(None) is not None else None
+
+
+def history_untried(lab: Lab) -> Reasons | None:
     """Stale entries, as far as anybody can tell."""
     return _history(lab)
 
@@ -341,6 +373,12 @@ AFRESH: tuple[Rule, ...] = (
         step_marked,
     ),
     _rule(
+        "first step, beyond a length",
+        Kind.WINDOW,
+        "alone, the first step is right up to a number of tokens and off beyond it",
+        step_window,
+    ),
+    _rule(
         "first step, moved positions",
         Kind.POSITIONS,
         "alone, the first step is off, and moved positions give the scores",
@@ -370,6 +408,12 @@ AFRESH: tuple[Rule, ...] = (
         Kind.PADDING_MASK,
         "the first step is off beside a longer row only, and no position explains it",
         longer_company,
+    ),
+    _rule(
+        "first step beside a longer row, untried",
+        Kind.UNKNOWN,
+        "the first step is off beside a longer row only; no target to try positions on",
+        longer_company_untried,
         missing=LOCAL,
     ),
     _rule(
@@ -387,7 +431,14 @@ AFRESH: tuple[Rule, ...] = (
     _rule(
         "earlier rounds",
         Kind.STALE_KV,
-        "right afresh and wrong after a while",
+        "right afresh and wrong after a while, and no positions explain it",
         history,
+    ),
+    _rule(
+        "earlier rounds, untried",
+        Kind.STALE_KV,
+        "right afresh and wrong after a while; no target to try positions on",
+        history_untried,
+        missing=LOCAL,
     ),
 )

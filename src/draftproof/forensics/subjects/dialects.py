@@ -173,12 +173,14 @@ class Sglang:
         }
 
     def reply(self, body: Any) -> Reply:
-        """`spec_verify_ct` counts verifying forwards: each emits its accepted drafts and one."""
+        """`spec_verify_ct` counts verifying forwards: each emits its accepted drafts and one token
+        more; the very first token is the prefill's."""
         ids, meta = token_ids(need(body, "output_ids")), body.get("meta_info") or {}
         raw = meta.get("output_top_logprobs") or []
         tops = tuple(top_of([(int(e[1]), float(e[0])) for e in entry]) for entry in raw if entry)
         finish = meta.get("finish_reason")
         rounds = meta.get("spec_verify_ct")
+        emitted = None if rounds is None else max(0, len(ids) - 1 - int(rounds)) if rounds else 0
         return Reply(
             answer=Answer(
                 ids=ids,
@@ -186,7 +188,7 @@ class Sglang:
                 finish_reason=finish.get("type") if isinstance(finish, dict) else finish,
             ),
             drafted=meta.get("spec_draft_token_num", rounds),
-            accepted=None if rounds is None else max(0, len(ids) - int(rounds)),
+            accepted=meta.get("spec_accept_token_num", emitted),
         )
 
 

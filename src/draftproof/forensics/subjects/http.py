@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -121,7 +122,7 @@ class HttpSubject:
     def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
         """All tasks, at most `batch` of them in flight; order of answers is order of tasks."""
         with self._client(setup.dtype) as client:
-            served = self.served or self._served(client)
+            served = self._model_name(client)
             before = self._metrics(client)
             size, tasks = setup.batch or self.batch, inquiry.tasks
             together = [min(size, len(tasks) - n // size * size) for n in range(len(tasks))]
@@ -141,6 +142,7 @@ class HttpSubject:
             timeout=self.timeout,
             headers=headers,
             limits=httpx.Limits(max_connections=None),
+            verify=_certificates(),
             trust_env=False,
         )
 
@@ -149,7 +151,7 @@ class HttpSubject:
         dialect = self.dialect
         assert isinstance(dialect, Vllm)
         with self._client(dtype) as client:
-            served = self.served or self._served(client)
+            served = self._model_name(client)
 
             def ask(task: Task, answer: Answer) -> Answer:
                 if answer.error or not answer.ids or not task.prompt:
@@ -196,7 +198,12 @@ class HttpSubject:
         except ValueError:
             return "the response is not JSON"
 
-    def _served(self, client: httpx.Client) -> str | None:
+    def _model_name(self, client: httpx.Client) -> str | None:
+        """As given, or as the server calls it; asked for once."""
+        self.served = self.served or self._first_model(client)
+        return self.served
+
+    def _first_model(self, client: httpx.Client) -> str | None:
         """The first model of /v1/models, None where there is no such list."""
         if "/v1/" not in self.dialect.path or self.budget.refusal():
             return None
@@ -228,6 +235,12 @@ class HttpSubject:
             accepted=sum(accepted) if accepted else None,
             source=f"{self.dialect.name} responses",
         )
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: a control may be many small runs, each with a client of its own."""
+    return httpx.create_ssl_context()
 
 
 def _clean_url(url: str) -> str:
