@@ -25,7 +25,7 @@ from draftproof.forensics.subjects.base import (
     Top,
 )
 
-ROWS, MOST = 6, 36  # rows that are asked about; starts in all
+ROWS, MOST = 6, 28  # rows that are asked about; starts in all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from draftproof.forensics.subjects.base import Answer, Run, Setup, Task
 
 ROWS, NEW = 3, 2
 NAMES = ("beside_shorter", "beside_same", "beside_longer")
-EXTRA = (3, 5, 9)  # tokens by which the longer neighbours are longer
+EXTRA = (4, 7)  # tokens by which the longer neighbours are longer
 
 
 def lengths(name: str, own: int) -> tuple[int, ...]:

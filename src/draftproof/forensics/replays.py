@@ -20,7 +20,7 @@ from draftproof.forensics.lab import Lab
 from draftproof.forensics.midway import can_start
 from draftproof.forensics.subjects.base import Counters, Inquiry, Setup, Task
 
-ROWS, LOOK = 3, 48  # rows that are gone through, tokens of each
+ROWS, LOOK = 2, 48  # rows that are gone through, tokens of each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
