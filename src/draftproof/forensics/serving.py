@@ -227,13 +227,15 @@ def serving(
     mischief: Mischief = honest,
     decode: Callable[[list[int]], str] = lambda ids: " ".join(map(str, ids)),
     quiet: float = QUIET,
+    port: int = 0,
 ) -> Iterator[str]:
-    """Serve a subject on a free port of the loopback; yields the URL.
+    """Serve a subject on the loopback; yields the URL.
 
     quiet: as in Desk; next to nothing where requests come one at a time
+    port:  0 is any free one
     """
     desk = Desk(subject=subject, quiet=quiet)
-    server = _Server(("127.0.0.1", 0), _handler(desk, mischief, decode))
+    server = _Server(("127.0.0.1", port), _handler(desk, mischief, decode))
     threads = [
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True),
         threading.Thread(target=desk.work, daemon=True),

@@ -19,6 +19,7 @@ from draftproof.forensics.subjects.base import Answer, Run
 from draftproof.forensics.verdicts import Cause, Finding, Kind
 
 ASKED = 4  # rows of a group that are asked again from shortly before their end
+LENGTH = "its length"
 MEND = "make eos, stop strings and the length limit the same on both sides"
 
 
@@ -26,7 +27,7 @@ MEND = "make eos, stop strings and the length limit the same on both sides"
 class Group:
     """Rows that the reference ended for one reason, with the candidate on one side of it.
 
-    how: "length", "eos", "stop", ...
+    how: LENGTH, "eos 2", "a stop string"
     """
 
     how: str
@@ -63,13 +64,16 @@ def _groups(lab: Lab, forks: Sequence[Fork]) -> Iterator[Group]:
 
 
 def ending(lab: Lab, row: int) -> str:
-    """Why the reference ended a row."""
+    """Why the reference ended a row. Each eos id is a reason of its own: a side may know only some
+    of them."""
     answer = lab.expected.answers[places(lab)[row]]
     if len(answer.ids) >= lab.inquiry.max_new_tokens:
-        return "length"
-    if answer.ids and answer.ids[-1] in (lab.inquiry.eos_token_id or ()):
-        return "eos"
-    return answer.finish_reason or "stop"
+        return LENGTH
+    by_eos = answer.finish_reason == "eos" or not lab.inquiry.stop_strings
+    known = lab.inquiry.eos_token_id
+    if answer.ids and (by_eos if known is None else answer.ids[-1] in known):
+        return f"eos {answer.ids[-1]}"
+    return "a stop string"
 
 
 def _bug(group: Group, *reasons: str) -> Finding:
@@ -130,19 +134,16 @@ def _asked_again(lab: Lab, group: Group) -> Finding | None:
         return None
     if not lab.controls:
         return None
-    ends = _ends_by_row(lab, group)
-    if sum(map(len, ends)) < 2 or not any(len(one) > 1 for one in ends):
+    ends = [one for one in _ends_by_row(lab, group) if one]
+    if not any(len(one) > 1 for one in ends):
         return None
-    counted = len({len(answer.ids) for answer in _answers(lab, group, lab.found)}) == 1
-    fixed = all(len(set(one)) == 1 for one in ends)
-    gone = all(size == 0 for one in ends for size in one)
-    if fixed and not gone:
+    sizes = sorted({end.size for one in ends for end in one})
+    if all(len({end.size for end in one}) == 1 for one in ends) and sizes != [0]:
         return _harness(
             group, "asked again from other places shortly before, every row ends as before"
         )
-    if counted and (gone or group.how == "length"):
-        return _harness(group, "every one of them has the same number of tokens: another limit")
-    sizes = sorted({size for one in ends for size in one})
+    if _has_its_own_limit(lab, group, [end for one in ends for end in one]):
+        return _harness(group, "their number of tokens is always the same: another limit")
     return _bug(
         group,
         "asked again from other places shortly before, the same text ends elsewhere: lengths "
@@ -150,23 +151,48 @@ def _asked_again(lab: Lab, group: Group) -> Finding | None:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """Where a row ended that was asked again.
+
+    size:   how many tokens longer the candidate's answer is
+    length: of the candidate's answer
+    by_eos: whether the candidate met an eos first, and no limit
+    """
+
+    size: int
+    length: int
+    by_eos: bool
+
+
+def _has_its_own_limit(lab: Lab, group: Group, ends: Sequence[End]) -> bool:
+    """The candidate counts to a number of its own, wherever it is asked from."""
+    first = {len(answer.ids) for answer in _answers(lab, group, lab.found)}
+    if not group.late:
+        # near its end a row is asked for fewer tokens than that number
+        return len(first) == 1 and all(end.size == 0 for end in ends)
+    return len(first | {end.length for end in ends if not end.by_eos}) == 1
+
+
 def _answers(lab: Lab, group: Group, run: Run) -> list[Answer]:
     at = places(lab)
     return [run.answers[at[fork.row]] for fork in group.forks]
 
 
-def _ends_by_row(lab: Lab, group: Group) -> list[list[int]]:
-    """By row: how many tokens longer the candidate is, from each start that can be compared."""
+def _ends_by_row(lab: Lab, group: Group) -> list[list[End]]:
+    """By row: its ends from each start that can be compared."""
     forks = group.forks[:ASKED]
-    sizes: list[list[int]] = [[] for _ in forks]
+    found: list[list[End]] = [[] for _ in forks]
     for back in range(1, lab.block + 3):
-        for place, size in _sizes(lab, group, forks, back):
-            sizes[place].append(size)
-    return [one for one in sizes if one]
+        for place, end in _ends_from(lab, group, forks, back):
+            found[place].append(end)
+    return found
 
 
-def _sizes(lab: Lab, group: Group, forks: Sequence[Fork], back: int) -> Iterator[tuple[int, int]]:
-    """From `back` tokens before the earlier of both ends: which fork, and the longer by what."""
+def _ends_from(
+    lab: Lab, group: Group, forks: Sequence[Fork], back: int
+) -> Iterator[tuple[int, End]]:
+    """From `back` tokens before the earlier of both ends: which fork, and where it ended."""
     at, text = places(lab), lab.expected.ids
     ends = [min(len(text[at[f.row]]), len(lab.found.ids[at[f.row]])) for f in forks]
     chosen = [place for place, end in enumerate(ends) if end > back]
@@ -174,7 +200,7 @@ def _sizes(lab: Lab, group: Group, forks: Sequence[Fork], back: int) -> Iterator
         return
     starts = [Start(row=at[forks[place].row], after=ends[place] - back) for place in chosen]
     # a row that its length ended must meet its limit again; others get room to end by themselves
-    by_length = group.how == "length" and group.late
+    by_length = group.how == LENGTH and group.late
     new = back if by_length else back + 2 * lab.block
     asked = midway.question(lab, starts, new, text)
     runs = [side.run(asked) for side in (lab.reference, lab.candidate)]
@@ -182,7 +208,8 @@ def _sizes(lab: Lab, group: Group, forks: Sequence[Fork], back: int) -> Iterator
         same = min(len(a.ids), len(b.ids))
         whole = start.after + len(a.ids) == len(text[start.row]) or not group.late
         if not a.error and not b.error and a.ids[:same] == b.ids[:same] and whole:
-            yield place, len(b.ids) - len(a.ids)
+            by_eos = b.ids[-1:] != () and b.ids[-1] in (lab.inquiry.eos_token_id or ())
+            yield place, End(size=len(b.ids) - len(a.ids), length=len(b.ids), by_eos=by_eos)
 
 
 # -- lengths alone ---------------------------------------------------------------------------------
@@ -199,17 +226,12 @@ def _irregular(lab: Lab, group: Group) -> bool:
     """Rows that end for the same reason do not overshoot, or they overshoot within a block."""
     if not group.late:
         return False
-    if _stops_at_its_limit(lab, group):
-        return False
-    equal = [
-        task.index
-        for task, a, b in zip(
-            lab.inquiry.tasks, lab.expected.answers, lab.found.answers, strict=True
-        )
-        if a.ids == b.ids and not a.error
-    ]
+    answers = zip(lab.inquiry.tasks, lab.expected.answers, lab.found.answers, strict=True)
+    equal = [task.index for task, a, b in answers if a.ids == b.ids and not a.error]
     if any(ending(lab, row) == group.how for row in equal):
         return True
+    if _stops_at_its_limit(lab, group):
+        return False
     block = lab.candidate.k
     return len(group.sizes) > 1 and (block is None or max(group.sizes) <= block)
 
@@ -217,4 +239,4 @@ def _irregular(lab: Lab, group: Group) -> bool:
 def _stops_at_its_limit(lab: Lab, group: Group) -> bool:
     """Every row goes on to one and the same length: a rule was not there, or was another one."""
     lengths = {len(answer.ids) for answer in _answers(lab, group, lab.found)}
-    return len(lengths) == 1 and group.how != "length" and lengths == {lab.inquiry.max_new_tokens}
+    return len(lengths) == 1 and group.how != LENGTH and lengths == {lab.inquiry.max_new_tokens}
