@@ -42,7 +42,7 @@ def diagnose(lab: Lab) -> Diagnosis:
         for name in NOISE_CONTROLS:  # their gaps are the band: the report shows what they are
             outcome(lab, name)
     quiet = not any(finding.cause is Cause.BUG for finding in rows.values())
-    hidden = _hidden(lab) if quiet and len(failures) < len(lab.inquiry.tasks) else None
+    hidden = _hidden(lab, rows) if quiet and len(failures) < len(lab.inquiry.tasks) else None
     finding = _unless_fickle(lab, hidden or _overall(lab, rows, forks))
     finding = replace(finding, reasons=(*finding.reasons, *lab.notes))
     return Diagnosis(finding=finding, rows=rows, forks=forks)
@@ -186,7 +186,7 @@ def _speak(rule: Rule, reasons: tuple[str, ...]) -> Finding:
     )
 
 
-def _hidden(lab: Lab) -> Finding | None:
+def _hidden(lab: Lab, rows: dict[int, Finding]) -> Finding | None:
     """Faults that leave the output right: nothing is drafted, or the drafts are not the draft's."""
     if _not_speculating(lab):
         return Finding(
@@ -197,6 +197,8 @@ def _hidden(lab: Lab) -> Finding | None:
                 f"nothing was drafted ({lab.found.counters.source}): equal outputs say nothing",
             ),
         )
+    if any(finding.cause is Cause.UNDECIDED for finding in rows.values()):
+        return None  # nobody knows whether the output is right
     if draft_model(lab, None) is None:
         return _drifting(replays(lab))
     checked = audit(lab, lab.found, None)

@@ -25,7 +25,7 @@ from draftproof.forensics.subjects.base import (
     Top,
 )
 
-ROWS, MOST = 6, 28  # rows that are asked about; starts in all
+ROWS, MOST = 6, 32  # rows that are asked about; starts in all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,7 @@ def ask(lab: Lab, name: str, starts: Sequence[Start], new: int) -> Outcome:
 
 
 def around(lab: Lab, forks: Sequence[Fork]) -> list[Start]:
-    """At each fork and up to a block before it; then elsewhere in the same rows, as room is left.
+    """At each fork and up to a block before it; then elsewhere in any row, as room is left.
 
     A start at the fork shows the prefill alone, one token before it a single step, and earlier
     ones put the fork at every offset of a block.
@@ -106,11 +106,12 @@ def around(lab: Lab, forks: Sequence[Fork]) -> list[Start]:
         for row, place in places
         if place - back >= least
     ]
+    lengths = [len(answer.ids) for answer in lab.clean_expected.answers[:ROWS]]
     spread = [
         Start(row=row, after=after)
-        for after in range(least, lab.inquiry.max_new_tokens, 2)
-        for row, _ in places
-        if after + 1 < len(lab.clean_expected.answers[row].ids)
+        for after in range(least, lab.inquiry.max_new_tokens, 3)
+        for row, length in enumerate(lengths)
+        if after + 1 < length
     ]
     return list(dict.fromkeys([*near, *spread]))[:MOST]
 

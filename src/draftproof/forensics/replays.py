@@ -20,7 +20,7 @@ from draftproof.forensics.lab import Lab
 from draftproof.forensics.midway import can_start
 from draftproof.forensics.subjects.base import Counters, Inquiry, Setup, Task
 
-ROWS, LOOK = 2, 48  # rows that are gone through, tokens of each
+ROWS, LOOK = 3, 64  # rows that are gone through, tokens of each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,11 +68,22 @@ def replays(lab: Lab) -> Replays | None:
     try:
         if rows and _ask(lab, rows[0][0], (), 2).drafted:
             return None  # it drafts beyond what it may emit: how much of that counts, nobody knows
-        whole = tuple(_whole(lab, task, ids) for task, ids in rows)
-        afresh = tuple(_afresh(lab, task, ids, k) for task, ids in rows)
+        pairs = _until_they_differ(lab, rows, k)
     except _Unclear:
         return None
-    return Replays(whole=whole, afresh=afresh) if rows else None
+    return Replays(whole=tuple(a for a, _ in pairs), afresh=tuple(b for _, b in pairs))
+
+
+def _until_they_differ(
+    lab: Lab, rows: Sequence[tuple[Task, Sequence[int]]], k: int
+) -> list[tuple[int, int]]:
+    """Accepted as a whole and round by round; one row that differs says enough."""
+    pairs: list[tuple[int, int]] = []
+    for task, ids in rows:
+        pairs.append((_whole(lab, task, ids), _afresh(lab, task, ids, k)))
+        if pairs[-1][0] != pairs[-1][1]:
+            break
+    return pairs
 
 
 def _ask(lab: Lab, task: Task, text: Sequence[int], new: int) -> Counters:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from draftproof.forensics.faults import Fault, Scene
 from draftproof.forensics.stages import NEW, Stage
@@ -40,7 +40,7 @@ def behind_a_server(stage: Stage, fault: Fault | None, kind: str = "vllm") -> It
     from draftproof.forensics.subjects.dialects import LlamaCpp, Sglang, Vllm
     from draftproof.forensics.subjects.http import HttpSubject
 
-    dialects = {"vllm": Vllm(), "sglang": Sglang(), "llama.cpp": LlamaCpp()}
+    dialects: dict[str, Any] = {"vllm": Vllm(), "sglang": Sglang(), "llama.cpp": LlamaCpp()}
     with serving(stage.candidate(fault)) as url:
         yield HttpSubject(
             name=url,

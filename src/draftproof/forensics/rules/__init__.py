@@ -12,6 +12,7 @@ from draftproof.forensics.rules.afresh import AFRESH
 from draftproof.forensics.rules.base import Reasons, Rule
 from draftproof.forensics.rules.batches import NEIGHBOURS
 from draftproof.forensics.rules.blocks import BLOCKS
+from draftproof.forensics.rules.company import COMPANY
 from draftproof.forensics.rules.last import LAST, MISSING
 from draftproof.forensics.rules.plain import PLAIN
 from draftproof.forensics.rules.ragged import RAGGED
@@ -21,5 +22,5 @@ __all__ = ["RULES", "Reasons", "Rule"]
 
 RULES: tuple[Rule, ...] = (
     *(*TRUST, *DELIVERY, *PLAIN, *NEIGHBOURS, *BLOCKS, *RAGGED),
-    *(*MISSING, *AFRESH, *LAST),
+    *(*MISSING, *AFRESH, *COMPANY, *LAST),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from draftproof.forensics import jumps, midway, pairs, positions
+from draftproof.forensics import jumps, midway, positions
 from draftproof.forensics.compare import compare
 from draftproof.forensics.controls import outcome
 from draftproof.forensics.lab import Lab
@@ -17,7 +17,6 @@ from draftproof.forensics.midway import Seen
 from draftproof.forensics.rules.base import (
     Reasons,
     Rule,
-    count,
     gaps_known,
     hard_forks,
     outputs,
@@ -33,7 +32,7 @@ LOCAL: Reasons = ("the target in this process (`&target=DIR`), to try moved posi
 SAME: Reasons = ("the same weights, tokenizer, template and number format on both sides",)
 
 
-def _asked(lab: Lab) -> list[Seen] | None:
+def asked_afresh(lab: Lab) -> list[Seen] | None:
     """What the candidate says afresh; None where it can be told what to draft, or not be asked."""
     if Ability.SCRIPT in lab.candidate.abilities:
         return None
@@ -50,11 +49,14 @@ def _mostly(flags: Sequence[bool | None]) -> bool:
     return 2 * sum(known) > len(known)
 
 
-def _off(seen: Sequence[Seen], index: int) -> bool:
-    return _mostly([one.off(index) for one in seen])
+def _off(lab: Lab, seen: Sequence[Seen], index: int) -> bool:
+    """Whether a token of the answers is mostly off, in rows that fork."""
+    at = places(lab)
+    forked = {at[fork.row] for fork in hard_forks(lab)}
+    return _mostly([one.off(index) for one in seen if one.start.row in forked])
 
 
-def _alone(lab: Lab) -> bool:
+def right_alone(lab: Lab) -> bool:
     """Whether every row is right when it is the only one."""
     return lab.candidate.batch > 1 and outcome(lab, "single").clean
 
@@ -62,21 +64,24 @@ def _alone(lab: Lab) -> bool:
 # -- which token goes out --------------------------------------------------------------------------
 
 
-def _passes_over(lab: Lab) -> str | None:
-    """The candidate's own scores are right at most forks, and something else goes out."""
+def passes_over(lab: Lab) -> str | None:
+    """The candidate's own scores are right at most wrong tokens, and something else goes out."""
     passed, forks = own_choice(lab)
-    if not passed or passed * 2 <= forks:
+    wrong = [(one, one.wrong) for one in asked_afresh(lab) or () if one.wrong is not None]
+    afresh = sum(index < len(one.moved) and one.moved[index] is False for one, index in wrong)
+    if not passed + afresh or 2 * (passed + afresh) <= forks + len(wrong):
         return None
+    more = f", and at {afresh} of {len(wrong)} when asked from other places" if wrong else ""
     return (
-        f"at {passed} of {forks} forks the candidate's own scores prefer the reference's token, "
-        "and the candidate emits another one"
+        f"at {passed} of {forks} forks{more} the candidate's own scores prefer the reference's "
+        "token, and the candidate emits another one"
     )
 
 
 def another_rows_verdict(lab: Lab) -> Reasons | None:
     """Its own choice goes out where it is alone, and in a batch another token."""
-    told = _passes_over(lab)
-    if told is None or not _alone(lab):
+    told = passes_over(lab)
+    if told is None or not right_alone(lab):
         return None
     return told, "alone (B = 1) every row is right: what goes out was chosen for another row"
 
@@ -88,7 +93,7 @@ def correction(lab: Lab) -> Reasons | None:
         return None
     wrong, second, _ = offsets
     return (
-        str(_passes_over(lab)),
+        str(passes_over(lab)),
         f"asked from other places, the first wrong token is the first of a block {wrong} times, "
         f"and {second} times it comes right behind a draft that was accepted: whatever the offset "
         "of the mismatch, the draft's token is emitted",
@@ -104,7 +109,7 @@ def unverified(lab: Lab) -> Reasons | None:
     if expected < OFFSETS:
         return None
     return (
-        str(_passes_over(lab)),
+        str(passes_over(lab)),
         f"asked from other places, the first token of a block is wrong {wrong} times and the one "
         f"behind it never, where {expected:.0f} times would be expected: the first draft is not "
         "verified, the others are",
@@ -118,9 +123,9 @@ def _offsets(lab: Lab) -> tuple[int, int, float] | None:
     offset       0 1 2       offset 1 lies in the first block wherever offset 0 was accepted;
                              where the first draft is never verified, it always is
     """
-    if lab.candidate.k == 1 or _passes_over(lab) is None:
+    if lab.candidate.k == 1 or passes_over(lab) is None:
         return None
-    asked = [one for one in _asked(lab) or () if one.wrong != 0]
+    asked = [one for one in asked_afresh(lab) or () if one.wrong != 0]
     first = sum(one.wrong == 1 for one in asked)
     second = sum(one.wrong == 2 for one in asked)
     tried = len(asked) - first
@@ -134,7 +139,7 @@ def _before_forks(lab: Lab, back: int) -> list[Seen]:
     """The answers from so many tokens before a fork."""
     at = places(lab)
     forks = {(at[fork.row], fork.divergence.position - back) for fork in hard_forks(lab)}
-    return [one for one in _asked(lab) or () if (one.start.row, one.start.after) in forks]
+    return [one for one in asked_afresh(lab) or () if (one.start.row, one.start.after) in forks]
 
 
 def fresh_prompt(lab: Lab) -> Reasons | None:
@@ -156,8 +161,8 @@ def fresh_prompt_beyond(lab: Lab) -> Reasons | None:
 
 def _first_step(lab: Lab) -> Reasons | None:
     """The first step after a prompt is wrong already, in a row that is alone."""
-    asked = _asked(lab)
-    if asked is None or _alone(lab) or _off(asked, 0) or not _off(asked, 1):
+    asked = asked_afresh(lab)
+    if asked is None or right_alone(lab) or _off(lab, asked, 0) or not _off(lab, asked, 1):
         return None
     wrong = sum(one.off(1) is True for one in asked)
     return (
@@ -186,7 +191,7 @@ def step_window(lab: Lab) -> Reasons | None:
     told = _first_step(lab)
     if told is None:
         return None
-    known = [(_context(lab, one), one.off(1)) for one in _asked(lab) or ()]
+    known = [(_context(lab, one), one.off(1)) for one in asked_afresh(lab) or ()]
     right = [length for length, off in known if off is False]
     off = [length for length, off in known if off]
     if min(len(right), len(off)) < FEW or max(right) >= min(off):
@@ -224,80 +229,17 @@ def step(lab: Lab) -> Reasons | None:
     return _first_step(lab)
 
 
-# -- a row among others ----------------------------------------------------------------------------
-
-
-def _in_company(lab: Lab) -> bool:
-    """Rows are right alone and wrong in the batch, by scores that are wrong themselves."""
-    return _asked(lab) is not None and _alone(lab) and _passes_over(lab) is None
-
-
-def _beside(lab: Lab, name: str) -> bool:
-    return pairs.off(lab, name, hard_forks(lab), outcome(lab, name))
-
-
-def any_company(lab: Lab) -> Reasons | None:
-    """One step beside a row that is no longer."""
-    if not _in_company(lab):
-        return None
-    beside = [name for name in ("beside_shorter", "beside_same") if _beside(lab, name)]
-    if not beside:
-        return None
-    return (
-        "every row is right alone; its first step beside another row is off, beside one that is "
-        f"{' or '.join(name.removeprefix('beside_') for name in beside)} in length as well",
-        "what belongs to one row is read for another",
-    )
-
-
-def longer_company_positions(lab: Lab) -> Reasons | None:
-    """One step beside a longer row, and the longer row's position gives the scores."""
-    if not _in_company(lab) or not _beside(lab, "beside_longer"):
-        return None
-    told = pairs.explain(lab, hard_forks(lab), outcome(lab, "beside_longer"))
-    return told and (_only_longer(), told)
-
-
-def longer_company(lab: Lab) -> Reasons | None:
-    """One step beside a longer row, and no position explains it."""
-    if not _in_company(lab) or not _beside(lab, "beside_longer") or lab.model(None) is None:
-        return None
-    return _only_longer(), "the longer row's position does not explain it: padding is attended to"
-
-
-def longer_company_untried(lab: Lab) -> Reasons | None:
-    """One step beside a longer row, and nobody to try positions on."""
-    if not _in_company(lab) or not _beside(lab, "beside_longer"):
-        return None
-    return _only_longer(), "either padding is attended to, or positions count it"
-
-
-def _only_longer() -> str:
-    return "every row is right alone, and its first step is off beside a longer row only"
-
-
-def ragged_company(lab: Lab) -> Reasons | None:
-    """First steps are right beside anybody: it takes rounds before."""
-    if not _in_company(lab) or not outcome(lab, "beside_longer").ran:
-        return None
-    return (
-        f"{count(hard_forks(lab), lab)} differ in the batch and none alone",
-        "a first step is right beside a shorter, an equal and a longer row: it takes earlier "
-        "rounds in which rows accept different numbers of drafts",
-    )
-
-
 # -- what earlier rounds leave behind --------------------------------------------------------------
 
 
 def _history(lab: Lab) -> Reasons | None:
     """Right afresh, wrong after a while: the text is the same, the cache is not."""
-    asked = _asked(lab)
-    if asked is None or _alone(lab) or _passes_over(lab) is not None:
+    asked = asked_afresh(lab)
+    if asked is None or right_alone(lab) or passes_over(lab) is not None:
         return None
     again = _before_forks(lab, 1)
     right = [one for one in again if one.off(1) is False or (one.off(1) is None and one.wrong != 1)]
-    if not again or 2 * len(right) <= len(again) or _off(asked, 0) or _off(asked, 1):
+    if not again or 2 * len(right) <= len(again) or _off(lab, asked, 0) or _off(lab, asked, 1):
         return None
     return (
         "the candidate's own scores choose the wrong token at the forks, alone (B = 1) as well",
@@ -323,7 +265,7 @@ def history_untried(lab: Lab) -> Reasons | None:
     return _history(lab)
 
 
-def _rule(
+def bug_rule(
     name: str,
     kind: Kind,
     says: str,
@@ -334,25 +276,25 @@ def _rule(
 
 
 AFRESH: tuple[Rule, ...] = (
-    _rule(
+    bug_rule(
         "another row's verdict",
         Kind.ROW_MIXUP,
         "the candidate's own choice goes out alone, and another token in a batch",
         another_rows_verdict,
     ),
-    _rule(
+    bug_rule(
         "correction, asked afresh",
         Kind.CORRECTION,
         "not its own choice, also right behind an accepted draft",
         correction,
     ),
-    _rule(
+    bug_rule(
         "first draft, asked afresh",
         Kind.UNVERIFIED,
         "not its own choice, and never right behind an accepted draft",
         unverified,
     ),
-    _rule(
+    bug_rule(
         "another model",
         Kind.UNKNOWN,
         "the first token after a fresh prompt differs by more than any arithmetic",
@@ -366,75 +308,44 @@ AFRESH: tuple[Rule, ...] = (
         holds=fresh_prompt,
         missing=SAME,
     ),
-    _rule(
+    bug_rule(
         "first step, eos in the prompt",
         Kind.PADDING_MASK,
         "alone, the first step is off, and only where the prompt contains eos",
         step_marked,
     ),
-    _rule(
+    bug_rule(
         "first step, beyond a length",
         Kind.WINDOW,
         "alone, the first step is right up to a number of tokens and off beyond it",
         step_window,
     ),
-    _rule(
+    bug_rule(
         "first step, moved positions",
         Kind.POSITIONS,
         "alone, the first step is off, and moved positions give the scores",
         step_positions,
     ),
-    _rule(
+    bug_rule(
         "first step",
         Kind.UNKNOWN,
         "alone, the first step after a prompt is off",
         step,
         missing=LOCAL,
     ),
-    _rule(
-        "first step beside any row",
-        Kind.ROW_MIXUP,
-        "the first step is off beside a row that is no longer",
-        any_company,
-    ),
-    _rule(
-        "first step beside a longer row, moved positions",
-        Kind.POSITIONS,
-        "the first step is off beside a longer row only, and its position gives the scores",
-        longer_company_positions,
-    ),
-    _rule(
-        "first step beside a longer row",
-        Kind.PADDING_MASK,
-        "the first step is off beside a longer row only, and no position explains it",
-        longer_company,
-    ),
-    _rule(
-        "first step beside a longer row, untried",
-        Kind.UNKNOWN,
-        "the first step is off beside a longer row only; no target to try positions on",
-        longer_company_untried,
-        missing=LOCAL,
-    ),
-    _rule(
-        "rounds of a batch",
-        Kind.STALE_KV,
-        "right alone, right in every first step; it takes rounds of unlike rows",
-        ragged_company,
-    ),
-    _rule(
+    bug_rule(
         "earlier rounds, moved positions",
         Kind.POSITIONS,
         "right afresh and wrong after a while, and positions that jump give the scores",
         history_positions,
     ),
-    _rule(
+    bug_rule(
         "earlier rounds",
         Kind.STALE_KV,
         "right afresh and wrong after a while, and no positions explain it",
         history,
     ),
-    _rule(
+    bug_rule(
         "earlier rounds, untried",
         Kind.STALE_KV,
         "right afresh and wrong after a while; no target to try positions on",

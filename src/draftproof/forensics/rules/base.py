@@ -11,8 +11,18 @@ from draftproof.forensics.lab import Lab
 from draftproof.forensics.verdicts import Cause, Kind
 
 __all__ = [
-    *("BLIND", "HIGH", "LOW", "SCORES", "Reasons", "Rule"),
-    *("count", "gaps_known", "hard_forks", "outputs", "own_choice", "places"),
+    "BLIND",
+    "HIGH",
+    "LOW",
+    "SCORES",
+    "Reasons",
+    "Rule",
+    "count",
+    "gaps_known",
+    "hard_forks",
+    "outputs",
+    "own_choice",
+    "places",
 ]
 
 Reasons = tuple[str, ...]
