@@ -16,16 +16,9 @@ from draftproof.forensics.causes import Diagnosis, diagnose
 from draftproof.forensics.examine import Controls, examine
 from draftproof.forensics.faults import Scene, by_name
 from draftproof.forensics.lab import Lab
+from draftproof.forensics.mischief import breaks, fickle, hangs, truncates
 from draftproof.forensics.report import render
-from draftproof.forensics.serving import (
-    Mischief,
-    Response,
-    breaks,
-    fickle,
-    hangs,
-    honest,
-    truncates,
-)
+from draftproof.forensics.serving import Mischief, Response, honest
 from draftproof.forensics.stages import Stage, quick_stage
 from draftproof.forensics.subjects.base import Answer, Subject
 from draftproof.forensics.subjects.dialects import (

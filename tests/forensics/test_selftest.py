@@ -11,10 +11,11 @@ import pytest
 from draftproof.errors import InputError, NumericsError
 from draftproof.forensics import selftest
 from draftproof.forensics.faults import FAULTS, Scene, by_name
-from draftproof.forensics.selftest import SelfTest, Trial, correct_trials, fault_trial
+from draftproof.forensics.selftest import SelfTest, correct_trials, fault_trial
 from draftproof.forensics.selftest_page import BEGIN, END, rewrite
 from draftproof.forensics.stages import Stage, quick_stage, tiny_stage
 from draftproof.forensics.subjects.base import OWN, Run, Setup
+from draftproof.forensics.trials import Trial
 from draftproof.forensics.verdicts import Cause, Kind
 
 # one of each kind of evidence; the others are found by `draftproof forensics-selftest`

@@ -54,6 +54,14 @@ Tokenizer = Annotated[
     str | None,
     typer.Option("--tokenizer", help="Long form: makes prompts into ids, for two servers."),
 ]
+Eos = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--eos-token-id",
+        min=0,
+        help="Long form: an id that ends a row on both sides; repeatable. Default: each one's own.",
+    ),
+]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the report as one HTML file.")]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML for CI systems.")]
 BundleFolder = Annotated[
@@ -92,6 +100,7 @@ def command(
     controls: ControlsOption = "auto",
     policy: PolicyFile = None,
     tokenizer: Tokenizer = None,
+    eos_token_id: Eos = None,
     json: Report = None,
     html: Html = None,
     junit: JUnit = None,
@@ -131,6 +140,7 @@ def command(
             controls=controls,
             policy=policy,
             tokenizer=tokenizer,
+            eos_token_id=tuple(eos_token_id) if eos_token_id else None,
         )
         items = read_items(prompt, input, chat=chat)
         raise typer.Exit(run_examination(asked, items, outputs))

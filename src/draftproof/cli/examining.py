@@ -39,7 +39,10 @@ class Outputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is to be examined, and how thoroughly."""
+    """What is to be examined, and how thoroughly.
+
+    eos_token_id: ends a row on both sides; None leaves each to its own
+    """
 
     reference: str
     candidate: str
@@ -47,6 +50,7 @@ class Question:
     controls: str = "auto"
     policy: Path | None = None
     tokenizer: str | None = None
+    eos_token_id: tuple[int, ...] | None = None
 
 
 def as_question(
@@ -83,7 +87,7 @@ def run_examination(question: Question, items: Sequence[Item], outputs: Outputs)
     examination = examine(
         reference,
         candidate,
-        _inquiry(items, question.decoding, tokenizer),
+        _inquiry(items, question, tokenizer),
         which=Controls(question.controls),
         policy=policy,
         decode=_decoder(tokenizer),
@@ -109,9 +113,10 @@ def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str] | None:
     return lambda ids: str(tokenizer.decode(list(ids)))
 
 
-def _inquiry(items: Sequence[Item], decoding: DecodingOptions, tokenizer: Any) -> Inquiry:
+def _inquiry(items: Sequence[Item], question: Question, tokenizer: Any) -> Inquiry:
     from draftproof.forensics.subjects.base import Inquiry
 
+    decoding = question.decoding
     bad = [item for item in items if item.error is not None]
     if bad:
         raise InputError(f"{bad[0].source}: {bad[0].error}; leave such prompts out")
@@ -119,6 +124,7 @@ def _inquiry(items: Sequence[Item], decoding: DecodingOptions, tokenizer: Any) -
         tasks=tuple(_task(index, item, tokenizer) for index, item in enumerate(items)),
         max_new_tokens=decoding.max_new_tokens,
         min_new_tokens=decoding.min_new_tokens,
+        eos_token_id=question.eos_token_id,
         stop_strings=tuple(decoding.stop_strings),
     )
 

@@ -13,7 +13,8 @@ from draftproof.cli import options as opt
 from draftproof.cli.console import Exit, note, put, reports_errors, stdout
 
 if TYPE_CHECKING:
-    from draftproof.forensics.selftest import SelfTest, Trial
+    from draftproof.forensics.selftest import SelfTest
+    from draftproof.forensics.trials import Trial
 
 Quick = Annotated[
     bool, typer.Option("--quick", help="The smallest models; without it also the demo pair.")

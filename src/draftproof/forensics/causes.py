@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from draftproof.forensics.controls import outcome, rerun
 from draftproof.forensics.distribution import judge
-from draftproof.forensics.drafts import audit
+from draftproof.forensics.drafts import DraftAudit, audit, draft_model
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
+from draftproof.forensics.replays import Replays, replays
 from draftproof.forensics.rules import RULES, Rule
+from draftproof.forensics.rules.ends import judged
 from draftproof.forensics.rules.plain import ties
 from draftproof.forensics.rules.trust import TRUST
 from draftproof.forensics.subjects.base import Ability
@@ -37,8 +41,8 @@ def diagnose(lab: Lab) -> Diagnosis:
     if forks and lab.controls:
         for name in NOISE_CONTROLS:  # their gaps are the band: the report shows what they are
             outcome(lab, name)
-    quiet = not any(f.cause in (Cause.BUG, Cause.HARNESS) for f in rows.values())
-    hidden = _hidden(lab) if quiet and len(failures) < len(lab.inquiry.tasks) else None
+    quiet = not any(finding.cause is Cause.BUG for finding in rows.values())
+    hidden = _hidden(lab, rows) if quiet and len(failures) < len(lab.inquiry.tasks) else None
     finding = _unless_fickle(lab, hidden or _overall(lab, rows, forks))
     finding = replace(finding, reasons=(*finding.reasons, *lab.notes))
     return Diagnosis(finding=finding, rows=rows, forks=forks)
@@ -91,20 +95,26 @@ def _failures(lab: Lab) -> dict[int, Finding]:
 
 
 def _explained(lab: Lab, forks: tuple[Fork, ...]) -> dict[int, Finding]:
-    """NUMERIC where rounding explains a fork; what the table says for all the others."""
-    if not forks:
-        return {}
-    logic = [fork for fork in forks if not _is_numeric(lab, fork)]
-    found = {fork.row: _numeric(lab, fork) for fork in forks if fork not in logic}
+    """NUMERIC where rounding explains a fork; what the table says for all the others.
+
+    Rows that merely end elsewhere are judged on their own: they do not speak for the others.
+    """
+    ends = [fork for fork in forks if fork.end]
+    logic = [fork for fork in forks if not fork.end and not _is_numeric(lab, fork)]
+    numeric = [fork for fork in forks if not fork.end and fork not in logic]
+    found = {fork.row: _numeric(lab, fork) for fork in numeric}
+    doubt = _first(TRUST, lab) if logic or ends else None
     if logic:
-        finding = _by_table(lab)
+        finding = doubt or _by_table(lab)
         found |= {fork.row: _at(finding, fork, lab) for fork in logic}
+    if ends:
+        found |= {fork.row: doubt for fork in ends} if doubt else judged(lab, ends)
     return found
 
 
 def _is_numeric(lab: Lab, fork: Fork) -> bool:
     """A near tie that float32, where it can be had, decides as the reference does."""
-    if fork.overshoot is not None or ties(lab):
+    if ties(lab):
         return False
     clean = rerun(lab)
     if clean is None:
@@ -156,11 +166,18 @@ def _at(finding: Finding, fork: Fork, lab: Lab) -> Finding:
 
 
 def _by_table(lab: Lab) -> Finding:
-    for rule in RULES:
+    found = _first(RULES, lab)
+    assert found is not None, "the last rule always holds"
+    return found
+
+
+def _first(rules: Sequence[Rule], lab: Lab) -> Finding | None:
+    """What the first rule that holds says."""
+    for rule in rules:
         reasons = rule.holds(lab)
         if reasons is not None:
             return _speak(rule, reasons)
-    raise AssertionError("the last rule always holds")
+    return None
 
 
 def _speak(rule: Rule, reasons: tuple[str, ...]) -> Finding:
@@ -169,7 +186,7 @@ def _speak(rule: Rule, reasons: tuple[str, ...]) -> Finding:
     )
 
 
-def _hidden(lab: Lab) -> Finding | None:
+def _hidden(lab: Lab, rows: dict[int, Finding]) -> Finding | None:
     """Faults that leave the output right: nothing is drafted, or the drafts are not the draft's."""
     if _not_speculating(lab):
         return Finding(
@@ -180,10 +197,18 @@ def _hidden(lab: Lab) -> Finding | None:
                 f"nothing was drafted ({lab.found.counters.source}): equal outputs say nothing",
             ),
         )
+    if any(finding.cause is Cause.UNDECIDED for finding in rows.values()):
+        return None  # nobody knows whether the output is right
+    if draft_model(lab, None) is None:
+        return _drifting(replays(lab))
     checked = audit(lab, lab.found, None)
     if checked is not None and checked.drifts and lab.clean and _casts(lab):
         again = outcome(lab, "own").run
         checked = audit(lab, again, lab.clean) if again is not None else checked
+    return _drifting(checked)
+
+
+def _drifting(checked: DraftAudit | Replays | None) -> Finding | None:
     if checked is None or not checked.drifts:
         return None
     return Finding(
@@ -222,12 +247,19 @@ def _overall(lab: Lab, rows: dict[int, Finding], forks: tuple[Fork, ...]) -> Fin
             reasons=(f"all {len(lab.inquiry.tasks)} rows are equal", f"speculating: {known}"),
             missing=() if speculating is not None else ("the candidate's speculation counters",),
         )
-    worst = min(rows.values(), key=lambda finding: GRAVITY.index(finding.cause))
-    same = sum(f.cause is worst.cause for f in rows.values())
-    if worst.cause is Cause.NUMERIC:
+    worst = min(rows.values(), key=_gravity)
+    if all(finding.cause is Cause.NUMERIC for finding in rows.values()):
         return _numeric_as_a_whole(lab, worst, [fork for fork in forks if fork.row in rows])
-    head = f"{same} of {len(lab.inquiry.tasks)} rows: {worst.cause.value}"
+    told = Counter(str(finding) for finding in sorted(rows.values(), key=_gravity))
+    head = f"of {len(lab.inquiry.tasks)} rows " + ", ".join(
+        f"{count} {name}" for name, count in told.items()
+    )
     return replace(worst, reasons=(head, *worst.reasons))
+
+
+def _gravity(finding: Finding) -> tuple[int, bool]:
+    """Of two bugs, the one in the tokens goes before the one at the end of a row."""
+    return GRAVITY.index(finding.cause), finding.kind is Kind.ENDING
 
 
 def _numeric_as_a_whole(lab: Lab, one: Finding, forks: list[Fork]) -> Finding:

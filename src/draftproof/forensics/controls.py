@@ -15,6 +15,9 @@ permuted        the batch in reverse order                     does a row depend
 shorter, longer, same   one row with one neighbour, K = 0      whose length matters
 near_start      prompts and outputs inside the sliding window  is it the window
 no_minimum      without min_new_tokens                         is it the processors
+unmarked        prompts without the eos id                     is pad taken for eos
+midway          a row's own text so far as a new prompt        what earlier rounds leave behind
+beside_...      one step after a prompt beside another row     whose length matters, without K = 0
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from draftproof.forensics import midway, pairs
 from draftproof.forensics.forks import Fork, Outcome, cannot
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.subjects.base import (
@@ -150,6 +154,15 @@ def rerun(lab: Lab) -> Outcome | None:
     return None if found.errors and not found.hard else found
 
 
+def hard_forks(lab: Lab) -> tuple[Fork, ...]:
+    """Forks of the run as asked that rounding does not explain; else those of the clean rerun."""
+    clean = rerun(lab)
+    if clean is not None:
+        return clean.hard
+    forks = lab.forks(lab.expected, lab.found, lab.dtype)
+    return tuple(fork for fork in forks if fork.hard)
+
+
 def permuted(lab: Lab) -> Outcome:
     """The same rows in reverse order."""
     asked = replace(lab.inquiry, tasks=lab.inquiry.tasks[::-1])
@@ -160,6 +173,8 @@ def no_minimum(lab: Lab) -> Outcome:
     """Without min_new_tokens, the processor that a block must apply token by token."""
     if not lab.inquiry.min_new_tokens:
         return cannot("no_minimum", "no processor was asked for")
+    if Ability.PROMPTS not in lab.candidate.abilities:
+        return cannot("no_minimum", "the candidate cannot be asked anything else")
     return lab.against_reference(
         "no_minimum", lab.candidate, OWN, replace(lab.inquiry, min_new_tokens=0)
     )
@@ -181,10 +196,48 @@ def near_start(lab: Lab) -> Outcome:
     window = window_of(lab)
     if window is None or window < 2:
         return cannot("near_start", "the model has no sliding window")
+    if Ability.PROMPTS not in lab.candidate.abilities:
+        return cannot("near_start", "the candidate cannot be asked anything else")
     keep = max(1, window // 2)
     tasks = tuple(replace(task, prompt=task.prompt[:keep]) for task in lab.inquiry.tasks)
     asked = replace(lab.inquiry, tasks=tasks, max_new_tokens=window - keep)
     return lab.against_reference("near_start", lab.candidate, OWN, asked)
+
+
+def unmarked(lab: Lab) -> Outcome:
+    """Prompts in which every eos id is replaced by the token before it."""
+    ends = set(lab.inquiry.eos_token_id or ())
+    if not any(ends & set(task.prompt) for task in lab.inquiry.tasks):
+        return cannot("unmarked", "no prompt holds an eos id")
+    if Ability.PROMPTS not in lab.candidate.abilities:
+        return cannot("unmarked", "the candidate cannot be asked anything else")
+    tasks = tuple(
+        replace(task, prompt=_without(task.prompt, ends), text=None) for task in lab.inquiry.tasks
+    )
+    asked = replace(lab.inquiry, tasks=tasks)
+    return lab.against_reference("unmarked", lab.candidate, OWN, asked)
+
+
+def _without(prompt: Sequence[int], ends: set[int]) -> tuple[int, ...]:
+    """An eos id becomes the nearest other token before it, or after it."""
+    kept: list[int] = []
+    following = next((i for i in prompt if i not in ends), 0)
+    for token in prompt:
+        kept.append(token if token not in ends else kept[-1] if kept else following)
+    return tuple(kept)
+
+
+def from_the_middle(lab: Lab) -> Outcome:
+    """A row's own text up to shortly before its fork as a new prompt, B = 1."""
+    starts = midway.around(lab, hard_forks(lab))
+    if not midway.can_start(lab.candidate, lab) or not starts:
+        return cannot("midway", "the candidate takes no new prompts, or none are known as ids")
+    return midway.ask(lab, "midway", starts, lab.block + 1)
+
+
+def beside_in_a_step(name: str) -> Callable[[Lab], Outcome]:
+    """One step of a row beside one made-up neighbour; see `pairs`."""
+    return lambda lab: pairs.run(lab, name, hard_forks(lab))
 
 
 # -- families --------------------------------------------------------------------------------------
@@ -276,11 +329,17 @@ CONTROLS: dict[str, Callable[[Lab], Outcome]] = {
     "longer": beside("longer", lambda length: length + 5),
     "near_start": near_start,
     "no_minimum": no_minimum,
+    "unmarked": unmarked,
+    "midway": from_the_middle,
+    **{name: beside_in_a_step(name) for name in pairs.NAMES},
 }
 WORDS = {
     "shorter": "K = 0, B = 2: one row beside a shorter one",
     "same": "K = 0, B = 2: one row beside one of the same length",
     "longer": "K = 0, B = 2: one row beside a longer one",
+    "beside_shorter": "a row's first step after a prompt, beside a shorter row",
+    "beside_same": "a row's first step after a prompt, beside a row of the same length",
+    "beside_longer": "a row's first step after a prompt, beside longer rows",
 }
 FAMILY_WORDS = {
     "right": "known drafts at B = 1, right draft tokens per block:",

@@ -284,7 +284,7 @@ def outcome_as_dict(one: Outcome) -> dict[str, Any]:
         "note": one.note,
         "rows": one.rows,
         "differing": len(one.forks),
-        "beyond_noise": len(one.hard),
+        "beyond_noise": len(one.hard) + len(one.ends),
         "errors": one.errors,
     }
 

@@ -33,9 +33,14 @@ class Fork:
         return self.divergence.row
 
     @property
+    def end(self) -> bool:
+        """All tokens agree; one side has ended and the other has not."""
+        return self.overshoot is not None
+
+    @property
     def hard(self) -> bool:
-        """No near tie, as far as anybody can tell."""
-        return self.near is not True
+        """Another token, and no near tie, as far as anybody can tell."""
+        return not self.end and self.near is not True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,17 +63,22 @@ class Outcome:
 
     @property
     def hard(self) -> tuple[Fork, ...]:
-        """Forks that no rounding explains."""
+        """Other tokens that no rounding explains."""
         return tuple(fork for fork in self.forks if fork.hard)
 
     @property
+    def ends(self) -> tuple[Fork, ...]:
+        """Rows that agree until one side ends: a question of its own."""
+        return tuple(fork for fork in self.forks if fork.end)
+
+    @property
     def clean(self) -> bool:
-        """It ran, every row answered, and nothing differs beyond the noise."""
+        """It ran, every row answered, and no token differs beyond the noise."""
         return self.ran and self.errors == 0 and not self.hard
 
     @property
     def broken(self) -> bool:
-        """It ran, and something differs beyond the noise."""
+        """It ran, and some token differs beyond the noise."""
         return self.ran and bool(self.hard)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from draftproof.forensics.compare import first_divergence, overshoot
 from draftproof.forensics.forks import Fork, Outcome, cannot
 from draftproof.forensics.noise import (
+    DOUBTFUL,
     NOBODY_DEFENDS,
     STEPS,
     Noise,
@@ -29,9 +30,11 @@ from draftproof.forensics.subjects.base import (
     Setup,
     Subject,
     Task,
+    Top,
 )
 
 FLOAT32 = "float32"
+LEAST = 1e-3  # of a change of scores: logarithms of probabilities in float32 are right to 1e-5
 
 
 @dataclass(kw_only=True)
@@ -86,6 +89,11 @@ class Lab:
         names = {side.settings().get("dtype") for side in (self.reference, self.candidate)}
         return self.clean is not None and names != {self.clean}
 
+    @property
+    def cast(self) -> str | None:
+        """What controls put into their Setup to run in clean arithmetic."""
+        return self.clean if self._casts else None
+
     @cached_property
     def clean_expected(self) -> Run:
         """The reference in clean arithmetic."""
@@ -136,6 +144,14 @@ class Lab:
             return True
         return gap <= 2 * self.noise(dtype).band
 
+    def beyond(self, change: float, top: Top) -> bool:
+        """Whether scores that both sides give to the same place, in clean arithmetic, are further
+        apart than two ways to compute them bring them: well beyond the band, and beyond what
+        logarithms of probabilities lose on the way."""
+        dtype = self.clean or self.dtype
+        step = step_of(dtype, top.values[0]) if top.logits else self.grid
+        return change > max(LEAST, DOUBTFUL * self.noise(dtype).band, 2 * STEPS * (step or 0.0))
+
     # -- noise -------------------------------------------------------------------------------------
 
     def noise(self, dtype: str | None) -> Noise:
@@ -147,7 +163,7 @@ class Lab:
         return self._noise[dtype]
 
     def _noise_samples(self, dtype: str | None) -> Iterable[Sample]:
-        cast = self.clean if dtype == self.clean and self._casts else None
+        cast = self.cast if dtype == self.clean else None
         base = self.expected if cast is None else self.clean_expected
         batched, alone = self.batched(cast), self.rescored(cast)
         if batched is not None:
@@ -248,14 +264,16 @@ class Lab:
         if setup == OWN and not self._casts and side is self.candidate and inquiry is None:
             run = self.found
         else:
-            cast = self.clean if self._casts else None
-            run = side.run(asked, replace(setup, dtype=cast))
-        expected = self.reference_of(asked)
+            run = side.run(asked, replace(setup, dtype=self.cast))
+        return self.outcome(name, asked.tasks, self.reference_of(asked), run)
+
+    def outcome(self, name: str, tasks: Sequence[Task], expected: Run, run: Run) -> Outcome:
+        """A control's run beside what it should have been, in clean arithmetic."""
         return Outcome(
             name=name,
             rows=len(run.answers),
             errors=sum(answer.error is not None for answer in run.answers),
-            forks=self.forks(expected, run, self.clean or self.dtype, asked.tasks),
+            forks=self.forks(expected, run, self.clean or self.dtype, tasks),
             run=run,
         )
 
@@ -267,7 +285,7 @@ class Lab:
         same_rules = replace(inquiry, tasks=self.inquiry.tasks) == self.inquiry
         if same_rules and all(task.prompt in known for task in inquiry.tasks):
             return Run(answers=tuple(known[task.prompt] for task in inquiry.tasks))
-        return self.reference.run(inquiry, Setup(dtype=self.clean if self._casts else None))
+        return self.reference.run(inquiry, Setup(dtype=self.cast))
 
     def _known(self) -> Iterable[tuple[Task, Answer]]:
         return zip(self.inquiry.tasks, self.clean_expected.answers, strict=True)

@@ -49,6 +49,22 @@ def tops_at(model: Any, tokens: Sequence[int], positions: Sequence[int]) -> list
 
 
 @torch.no_grad()
+def distances(
+    model: Any, tokens: Sequence[int], tried: Sequence[Sequence[int]], top: Top
+) -> list[float]:
+    """For each choice of positions: how far the gap of `top`'s two likeliest tokens is from the
+    model's own, after the last of `tokens`."""
+    ids = torch.tensor([list(tokens)] * len(tried), device=model.device)  # [P, L]
+    places = torch.tensor([list(one) for one in tried], device=model.device)
+    mask = torch.ones_like(ids)
+    out = model(input_ids=ids, position_ids=places, attention_mask=mask, use_cache=False)
+    last = out.logits[:, -1].float()  # [P, V]
+    gaps = last[:, top.ids[0]] - last[:, top.ids[1]]
+    shown = top.values[0] - top.values[1]
+    return [abs(shown - gap) for gap in gaps.tolist()]
+
+
+@torch.no_grad()
 def tops_after(model: Any, tokens: Sequence[int]) -> list[Top]:
     """The likeliest tokens after each of `tokens`, from one forward without a cache."""
     ids = torch.tensor([list(tokens)], device=model.device)

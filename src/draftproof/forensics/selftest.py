@@ -7,7 +7,6 @@ which may be called a bug.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -15,15 +14,15 @@ from typing import Any
 
 from draftproof.api import Pair
 from draftproof.errors import NumericsError, UnsupportedArgumentError
-from draftproof.forensics.causes import diagnose
+from draftproof.forensics import selftest_http
 from draftproof.forensics.faults import FAULTS, Fault, Scene
-from draftproof.forensics.lab import Lab
 from draftproof.forensics.stages import Stage, demo_stage, leaning, quick_stage, tiny_stage
-from draftproof.forensics.subjects.base import Inquiry, Subject, Task
+from draftproof.forensics.subjects.base import Inquiry, Task
 from draftproof.forensics.subjects.engine import EngineSubject
 from draftproof.forensics.subjects.remembering import Memory, Remembering
 from draftproof.forensics.subjects.workshop import Workshop
-from draftproof.forensics.verdicts import Cause, Kind
+from draftproof.forensics.trials import Trial, tried
+from draftproof.forensics.verdicts import Kind
 from draftproof.testing import random_prompts, tiny_model
 
 ARCHITECTURES = ("llama", "gpt2", "gemma3_text")
@@ -33,30 +32,6 @@ KS = (1, 2, 3, 5)
 QUICK = {"gemma3_text": (("model", "ngram"), (1, 3))}  # the slowest: the rest is the long run's
 METHODS = ("eqspec", "exspec", "rollback")
 DRAFTERS = ("model", "itself", "ngram")
-FALSE_ALARMS = (Cause.BUG, Cause.HARNESS, Cause.UNDECIDED)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """One fault on one stage, or one correct configuration.
-
-    expected: the kind that must be found; None: nothing must be found
-    """
-
-    name: str
-    stage: str
-    expected: Kind | None
-    cause: Cause
-    found: Kind | None
-    rule: str
-    seconds: float
-
-    @property
-    def right(self) -> bool:
-        """Whether it was recognised for what it is."""
-        if self.expected is None:
-            return self.cause not in FALSE_ALARMS
-        return self.cause is Cause.BUG and self.found is self.expected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,9 +89,16 @@ def selftest(*, quick: bool = True, progress: Progress = lambda trial: None) -> 
     """
     stages = [quick_stage] if quick else [tiny_stage, demo_stage]
     left_out: list[str] = []
-    faults = _told(progress, _fault_trials(stages, FAULTS))
-    correct = _told(progress, correct_trials(quick=quick, left_out=left_out.append))
-    return SelfTest(faults=faults, correct=correct, left_out=tuple(left_out))
+    missing = selftest_http.why_not()
+    faults = [_fault_trials(stages, FAULTS)]
+    correct = [correct_trials(quick=quick, left_out=left_out.append)]
+    if missing is None:
+        faults.append(selftest_http.fault_trials(stages[0], FAULTS))
+        correct.append(selftest_http.correct_trials(stages[0], quick=quick))
+    else:
+        left_out.append(missing)
+    done = [_told(progress, itertools.chain(*trials)) for trials in (faults, correct)]
+    return SelfTest(faults=done[0], correct=done[1], left_out=tuple(left_out))
 
 
 def _told(progress: Progress, trials: Iterable[Trial]) -> tuple[Trial, ...]:
@@ -143,28 +125,13 @@ def _fault_trials(
 
 def fault_trial(stage: Stage, fault: Fault) -> Trial:
     """Inject one fault and see what it is taken for."""
-    candidate = stage.candidate(fault)
-    return _trial(fault.name, stage.name, fault.kind, stage.reference(), candidate, stage.inquiry)
-
-
-def _trial(
-    name: str,
-    stage: str,
-    expected: Kind | None,
-    reference: Subject,
-    candidate: Subject,
-    inquiry: Inquiry,
-) -> Trial:
-    started = time.perf_counter()
-    found = diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry)).finding
-    return Trial(
-        name=name,
-        stage=stage,
-        expected=expected,
-        cause=found.cause,
-        found=found.kind,
-        rule=found.rule,
-        seconds=round(time.perf_counter() - started, 2),
+    return tried(
+        name=fault.name,
+        stage=stage.name,
+        expected=fault.kind,
+        reference=stage.reference(),
+        candidate=stage.candidate(fault),
+        inquiry=stage.inquiry,
     )
 
 
@@ -231,8 +198,14 @@ class _Way:
                 memory=memory,
                 **shared,
             )
-            label = f"{how}, {drafter}, B = {batch}, K = {k}"
-            yield _trial(label, self.architecture, None, plain, candidate, _question())
+            yield tried(
+                name=f"{how}, {drafter}, B = {batch}, K = {k}",
+                stage=self.architecture,
+                expected=None,
+                reference=plain,
+                candidate=candidate,
+                inquiry=_question(),
+            )
 
 
 def _question() -> Inquiry:

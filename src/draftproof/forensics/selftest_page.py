@@ -7,7 +7,8 @@ from pathlib import Path
 
 from draftproof.errors import InputError
 from draftproof.forensics.faults import FAULTS
-from draftproof.forensics.selftest import SelfTest, Trial
+from draftproof.forensics.selftest import SelfTest
+from draftproof.forensics.trials import Trial
 from draftproof.forensics.verdicts import Kind
 
 BEGIN, END = "<!-- selftest: begin -->", "<!-- selftest: end -->"

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from draftproof.forensics.scoring import tops_after
-from draftproof.forensics.subjects.base import TOP, Answer, Inquiry, Subject, Task
+from draftproof.forensics.subjects.base import Answer, Inquiry, Subject, Task
+from draftproof.forensics.subjects.http import ROWS_HEADER
+from draftproof.forensics.wire import read, write
 
 QUIET = 0.15  # seconds; see Desk
 PATIENCE = 60.0
@@ -37,8 +39,11 @@ Mischief = Callable[[int, Response], Response]  # told the number of the request
 
 @dataclass(kw_only=True)
 class _Waiting:
+    """A request that is not answered yet; `together` as in ROWS_HEADER, 0 where it is not there."""
+
     task: Task
     rules: Inquiry
+    together: int = 0
     done: threading.Event = field(default_factory=threading.Event)
     answer: Answer = field(default_factory=lambda: Answer(error="not answered"))
 
@@ -47,7 +52,8 @@ class _Waiting:
 class Desk:
     """Takes requests from many connections and answers those that came together as one batch.
 
-    quiet: seconds without a new request after which those waiting are answered
+    quiet: seconds without a new request after which those waiting are answered, where nobody says
+           how many belong together
     """
 
     subject: Subject
@@ -57,16 +63,17 @@ class Desk:
     accepted: int = 0
     rounds: int = 0
     requests: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Condition = field(default_factory=threading.Condition)
     last: float = 0.0
-    closed: threading.Event = field(default_factory=threading.Event)
+    closed: bool = False
 
-    def ask(self, task: Task, rules: Inquiry) -> Answer:
+    def ask(self, task: Task, rules: Inquiry, together: int) -> Answer:
         """Wait for the batch this request falls into."""
-        mine = _Waiting(task=task, rules=rules)
+        mine = _Waiting(task=task, rules=rules, together=together)
         with self.lock:
             self.waiting.append(mine)
             self.last = time.monotonic()
+            self.lock.notify_all()
         mine.done.wait(PATIENCE)
         return mine.answer
 
@@ -76,28 +83,39 @@ class Desk:
             self.requests += 1
             return self.requests - 1
 
+    def close(self) -> None:
+        """Let `work` and whoever is being delayed go."""
+        with self.lock:
+            self.closed = True
+            self.lock.notify_all()
+
+    def delay(self, seconds: float) -> None:
+        """Sleep, unless the desk is closed."""
+        with self.lock:
+            self.lock.wait_for(lambda: self.closed, seconds)
+
     def work(self) -> None:
         """Answer batch after batch until closed."""
-        while not self.closed.wait(self.quiet / 5):
+        while not self.closed:
             with self.lock:
-                ready = bool(self.waiting) and time.monotonic() - self.last > self.quiet
-                batch, self.waiting = (self.waiting, []) if ready else ([], self.waiting)
-            if batch:
-                self._answer(batch)
+                self.lock.wait_for(lambda: self.closed or self._ready, self.quiet / 5)
+                batch, self.waiting = (self.waiting, []) if self._ready else ([], self.waiting)
+            for group in _alike(batch):
+                self._answer(group)
+
+    @property
+    def _ready(self) -> bool:
+        if not self.waiting:
+            return False
+        together = max(one.together for one in self.waiting)
+        if together and len(self.waiting) >= together:
+            return True
+        return time.monotonic() - self.last > self.quiet
 
     def _answer(self, batch: list[_Waiting]) -> None:
-        # whatever order the connections came in, rows keep the order of their prompts' numbers
-        batch.sort(key=lambda one: one.task.index)
-        tasks = tuple(Task(index=i, prompt=one.task.prompt) for i, one in enumerate(batch))
-        rules = batch[0].rules
-        asked = Inquiry(
-            tasks=tasks,
-            max_new_tokens=rules.max_new_tokens,
-            min_new_tokens=rules.min_new_tokens,
-            eos_token_id=rules.eos_token_id,
-            stop_strings=rules.stop_strings,
+        run = self.subject.run(
+            replace(batch[0].rules, tasks=tuple(one.task for one in _numbered(batch)))
         )
-        run = self.subject.run(asked)
         with self.lock:
             self.drafted += run.counters.drafted or 0
             self.accepted += run.counters.accepted or 0
@@ -107,67 +125,21 @@ class Desk:
             one.done.set()
 
 
-# -- formats ---------------------------------------------------------------------------------------
+def _alike(batch: list[_Waiting]) -> list[list[_Waiting]]:
+    """Those that end by the same rules, each in the order of their prompts' numbers, whatever the
+    order the connections came in."""
+    groups: dict[Inquiry, list[_Waiting]] = {}
+    for one in sorted(batch, key=lambda one: one.task.index):
+        groups.setdefault(one.rules, []).append(one)
+    return list(groups.values())
 
 
-def _rules(body: dict[str, Any], names: dict[str, str]) -> Inquiry:
-    ends = body.get(names["eos"]) or ()
-    return Inquiry(
-        tasks=(),
-        max_new_tokens=int(body.get(names["max"], 16)),
-        min_new_tokens=int(body.get(names["min"], 0)),
-        eos_token_id=() if body.get("ignore_eos") else tuple(ends) if ends else None,
-        stop_strings=tuple(body.get("stop") or ()),
-    )
-
-
-VLLM = {"max": "max_tokens", "min": "min_tokens", "eos": "stop_token_ids"}
-SGLANG = {"max": "max_new_tokens", "min": "min_new_tokens", "eos": "stop_token_ids"}
-LLAMA = {"max": "n_predict", "min": "min_tokens", "eos": "eos"}
-
-
-def _read(path: str, body: dict[str, Any]) -> tuple[list[int], Inquiry]:
-    if path == "/v1/completions":
-        return body["prompt"], _rules(body, VLLM)
-    if path == "/generate":
-        return body["input_ids"], _rules(body["sampling_params"], SGLANG)
-    return body["prompt"], _rules(body, LLAMA)
-
-
-def _write(path: str, answer: Answer, decode: Callable[[list[int]], str]) -> dict[str, Any]:
-    ids = list(answer.ids)
-    listed = [list(zip(top.ids, top.values, strict=True))[:TOP] for top in answer.tops]
-    if path == "/v1/completions":
-        named = [{f"token_id:{i}": value for i, value in pairs} for pairs in listed]
-        choice = {
-            "index": 0,
-            "text": decode(ids),
-            "token_ids": ids,
-            "logprobs": {"top_logprobs": named},
-            "finish_reason": answer.finish_reason,
-        }
-        return {"object": "text_completion", "choices": [choice]}
-    drafted = sum(len(one.drafts) for one in answer.rounds)
-    if path == "/generate":
-        raw = [[[value, i, None] for i, value in pairs] for pairs in listed]
-        meta = {
-            "output_top_logprobs": raw,
-            "finish_reason": {"type": answer.finish_reason},
-            "spec_verify_ct": sum(1 for one in answer.rounds if one.drafts),
-            "spec_draft_token_num": drafted,
-        }
-        return {"output_ids": ids, "meta_info": meta}
-    probabilities = [
-        {"top_logprobs": [{"id": i, "logprob": value} for i, value in pairs]} for pairs in listed
-    ]
-    accepted = sum(one.accepted for one in answer.rounds)
-    timings = {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {"predicted_n": 1}
-    return {
-        "tokens": ids,
-        "stop_type": answer.finish_reason,
-        "completion_probabilities": probabilities,
-        "timings": timings,
-    }
+def _numbered(batch: list[_Waiting]) -> list[_Waiting]:
+    """Rows counted from 0; a sampled row keeps its number, which is its seed."""
+    for place, one in enumerate(batch):
+        if one.rules.temperature is None:
+            one.task = replace(one.task, index=place)
+    return batch
 
 
 def _handler(
@@ -191,17 +163,17 @@ def _handler(
             if body.get("prompt_logprobs"):
                 self._send(mischief(number, _scored(desk, body["prompt"])))
                 return
-            prompt, rules = _read(self.path, body)
+            prompt, seed, rules = read(self.path, body)
             # prompts are told apart by their tokens: rows keep an order that threads do not change
-            answer = desk.ask(
-                Task(index=sum(prompt) * 1000 + len(prompt), prompt=tuple(prompt)), rules
-            )
-            text = json.dumps(_write(self.path, answer, decode)).encode()
+            index = sum(prompt) * 1000 + len(prompt) if seed is None else seed
+            together = int(self.headers.get(ROWS_HEADER, 0))
+            answer = desk.ask(Task(index=index, prompt=tuple(prompt)), rules, together)
+            text = json.dumps(write(self.path, answer, decode)).encode()
             self._send(mischief(number, Response(status=500 if answer.error else 200, body=text)))
 
         def _send(self, response: Response) -> None:
             if response.delay:
-                desk.closed.wait(response.delay)
+                desk.delay(response.delay)
             declared = len(response.body) if response.declared is None else response.declared
             try:
                 self.send_response(response.status)
@@ -243,6 +215,11 @@ def honest(number: int, response: Response) -> Response:
     return response
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512  # many draws arrive at once
+
+
 @contextmanager
 def serving(
     subject: Subject,
@@ -250,14 +227,15 @@ def serving(
     mischief: Mischief = honest,
     decode: Callable[[list[int]], str] = lambda ids: " ".join(map(str, ids)),
     quiet: float = QUIET,
+    port: int = 0,
 ) -> Iterator[str]:
-    """Serve a subject on a free port of the loopback; yields the URL.
+    """Serve a subject on the loopback; yields the URL.
 
     quiet: as in Desk; next to nothing where requests come one at a time
+    port:  0 is any free one
     """
     desk = Desk(subject=subject, quiet=quiet)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(desk, mischief, decode))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", port), _handler(desk, mischief, decode))
     threads = [
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True),
         threading.Thread(target=desk.work, daemon=True),
@@ -267,41 +245,8 @@ def serving(
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
-        desk.closed.set()
+        desk.close()
         server.shutdown()
         server.server_close()
         for thread in threads:
             thread.join(PATIENCE)
-
-
-# -- mischief --------------------------------------------------------------------------------------
-
-
-def hangs(seconds: float, first: int = 0) -> Mischief:
-    """Answers late, from a request on."""
-    return lambda number, r: (
-        r if number < first else Response(status=r.status, body=r.body, delay=seconds)
-    )
-
-
-def breaks(first: int = 0) -> Mischief:
-    """Answers 500, from a request on."""
-    return lambda number, r: r if number < first else Response(status=500, body=b"{}")
-
-
-def truncates(first: int = 0) -> Mischief:
-    """Closes the connection in the middle of a response."""
-    return lambda number, r: (
-        r
-        if number < first
-        else Response(status=200, body=r.body[: len(r.body) // 2], declared=len(r.body))
-    )
-
-
-def fickle(number: int, response: Response) -> Response:
-    """Another answer every time: a token that depends on the number of the request."""
-    body = json.loads(response.body)
-    choice = body["choices"][0]
-    choice["token_ids"] = [(i + number * 7) % 50 for i in choice["token_ids"]]
-    choice["logprobs"] = None
-    return Response(status=200, body=json.dumps(body).encode())

@@ -20,7 +20,7 @@ LENGTHS = (3, 11, 19, 6)  # unlike each other, and none of them a multiple of an
 BATCH, K, NEW = 4, 3, 17
 DEMO_NEW = 64  # a trained model is sure of most tokens: a fault needs longer to show
 NUMERICS = "fast"  # faults are of logic: in float32 the tokens are the same with either numerics
-VOCABULARY, DRAWS = 7, 3000  # of the sampled scene
+VOCABULARY, DRAWS = 7, 1500  # of the sampled scene
 NOISE = 0.15  # of a draft that agrees with its target about half of the time
 
 

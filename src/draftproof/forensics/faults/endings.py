@@ -89,24 +89,27 @@ def length_overshoots(engine: Engine, inquiry: Inquiry) -> Engine:
 def _per_round(
     change: Callable[[RowRound], Sequence[int]],
 ) -> Callable[[list[Answer], int], list[Answer]]:
-    """A delivery that changes what each round hands on."""
+    """A delivery that changes which tokens of a round are handed on, told as offsets in it."""
 
-    def deliver(answers: list[Answer], batch: int) -> list[Answer]:
-        return [
-            replace(a, ids=tuple(token for round_ in a.rounds for token in change(round_)))
-            for a in answers
-        ]
+    def one(answer: Answer) -> Answer:
+        kept, seen = [], 0
+        for round_ in answer.rounds:
+            kept += [seen + offset for offset in change(round_)]
+            seen += len(round_.emitted)
+        # a token takes its scores along
+        tops = [answer.tops[place] for place in kept] if len(answer.tops) == seen else answer.tops
+        return replace(answer, ids=tuple(answer.ids[place] for place in kept), tops=tuple(tops))
 
-    return deliver
+    return lambda answers, batch: [one(answer) for answer in answers]
 
 
 def _without_bonus(round_: RowRound) -> Sequence[int]:
-    full = round_.drafts and len(round_.emitted) == len(round_.drafts) + 1
-    return round_.emitted[:-1] if full else round_.emitted
+    count = len(round_.emitted)
+    return range(count - 1 if round_.drafts and count == len(round_.drafts) + 1 else count)
 
 
 bonus_lost = _per_round(_without_bonus)
-blocks_reversed = _per_round(lambda round_: round_.emitted[::-1])
+blocks_reversed = _per_round(lambda round_: range(len(round_.emitted))[::-1])
 
 
 def neighbours_exchanged(answers: list[Answer], batch: int) -> list[Answer]:

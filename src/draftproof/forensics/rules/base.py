@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from draftproof.forensics.controls import rerun
+from draftproof.forensics.controls import hard_forks, rerun
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.verdicts import Cause, Kind
+
+__all__ = [
+    "BLIND",
+    "HIGH",
+    "LOW",
+    "SCORES",
+    "Reasons",
+    "Rule",
+    "count",
+    "gaps_known",
+    "hard_forks",
+    "outputs",
+    "own_choice",
+    "places",
+]
 
 Reasons = tuple[str, ...]
 LOW, HIGH = 0.5, 0.6  # of the paper's two numbers: partial match below, or above
@@ -32,13 +47,6 @@ class Rule:
     missing: Reasons = ()
 
 
-def hard_forks(lab: Lab) -> tuple[Fork, ...]:
-    """Forks of the run as asked that rounding does not explain; else those of the clean rerun."""
-    forks = lab.forks(lab.expected, lab.found, lab.dtype)
-    clean = rerun(lab)
-    return tuple(fork for fork in forks if fork.hard) if clean is None else clean.hard
-
-
 def outputs(lab: Lab) -> tuple[Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]]:
     """Ids of both sides where the hard forks are."""
     clean = rerun(lab)
@@ -59,3 +67,19 @@ def gaps_known(lab: Lab) -> bool:
     hard = hard_forks(lab)
     gaps = [fork.gap for fork in hard if fork.gap is not None]
     return len(gaps) * 2 >= len(hard) > 0 and max(gaps, default=0) > lab.max_gap
+
+
+def own_choice(lab: Lab) -> tuple[int, int]:
+    """At how many of the hard forks the candidate's own scores choose the reference's token, by
+    more than noise: what went out is not what it chose."""
+    hard, clean = hard_forks(lab), rerun(lab)
+    own = lab.found if clean is None else clean.run
+    at, passed_over = places(lab), 0
+    band = lab.noise(lab.clean or lab.dtype).band
+    for fork in hard:
+        tops = () if own is None else own.answers[at[fork.row]].tops
+        here, right = fork.divergence.position, fork.divergence
+        if here < len(tops) and right.found is not None and right.expected is not None:
+            first = tops[here].ids[0] == right.expected
+            passed_over += first and tops[here].gap(right.expected, right.found)[0] > band
+    return passed_over, len(hard)

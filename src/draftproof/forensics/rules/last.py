@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftproof.forensics import positions
 from draftproof.forensics.compare import common_prefix, compare
-from draftproof.forensics.controls import outcome, rerun
+from draftproof.forensics.controls import outcome
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.rules.base import (
     BLIND,
@@ -17,6 +17,7 @@ from draftproof.forensics.rules.base import (
     gaps_known,
     hard_forks,
     outputs,
+    own_choice,
     places,
 )
 from draftproof.forensics.verdicts import Cause, Kind
@@ -41,21 +42,11 @@ def token_missing(lab: Lab) -> Reasons | None:
 
 def not_its_choice(lab: Lab) -> Reasons | None:
     """At the forks its own scores choose the reference's token, and another went out."""
-    hard = hard_forks(lab)
-    clean = rerun(lab)
-    own = lab.found if clean is None else clean.run
-    at, passed_over = places(lab), 0
-    for fork in hard:
-        tops = () if own is None else own.answers[at[fork.row]].tops
-        here, expected = fork.divergence.position, fork.divergence.expected
-        found = fork.divergence.found
-        if here < len(tops) and found is not None and expected is not None:
-            first = tops[here].ids[0] == expected
-            passed_over += first and tops[here].gap(expected, found)[0] > lab.noise(lab.clean).band
-    if not hard or passed_over * 2 <= len(hard):
+    passed_over, forks = own_choice(lab)
+    if not forks or passed_over * 2 <= forks:
         return None
     return (
-        f"at {passed_over} of {len(hard)} forks the candidate's own scores prefer the reference's "
+        f"at {passed_over} of {forks} forks the candidate's own scores prefer the reference's "
         "token, and the candidate emits another one: a draft that nobody verified",
     )
 
@@ -116,6 +107,16 @@ def always(lab: Lab) -> Reasons | None:
     return (f"{count(hard_forks(lab), lab)} differ and no control says why",)
 
 
+MISSING: tuple[Rule, ...] = (
+    Rule(
+        name="a token is missing",
+        cause=Cause.BUG,
+        kind=Kind.CORRECTION,
+        says="no controls: after the fork the candidate goes on one token ahead",
+        holds=token_missing,
+        missing=BLIND,
+    ),
+)
 LAST: tuple[Rule, ...] = (
     Rule(
         name="not its own choice",
@@ -123,14 +124,6 @@ LAST: tuple[Rule, ...] = (
         kind=Kind.UNVERIFIED,
         says="no controls: the candidate's own scores choose another token than it emits",
         holds=not_its_choice,
-        missing=BLIND,
-    ),
-    Rule(
-        name="a token is missing",
-        cause=Cause.BUG,
-        kind=Kind.CORRECTION,
-        says="no controls: after the fork the candidate goes on one token ahead",
-        holds=token_missing,
         missing=BLIND,
     ),
     Rule(

@@ -14,8 +14,9 @@ def reference_unstable(lab: Lab) -> Reasons | None:
     again = outcome(lab, "again")
     if again.errors:
         return (f"asked a second time, the reference failed on {again.errors} rows",)
-    if again.broken:
-        return (f"the reference contradicts itself on {count(again.hard, lab)}",)
+    if again.broken or again.ends:
+        apart = (*again.hard, *again.ends)
+        return (f"the reference contradicts itself on {count(apart, lab)}",)
     return None
 
 
@@ -24,8 +25,9 @@ def candidate_unstable(lab: Lab) -> Reasons | None:
     again = outcome(lab, "again_candidate")
     if again.errors:
         return (f"asked a second time, the candidate failed on {again.errors} rows",)
-    if again.broken:
-        return (f"the candidate changes its mind between calls on {count(again.hard, lab)}",)
+    if again.broken or again.ends:
+        apart = (*again.hard, *again.ends)
+        return (f"the candidate changes its mind between calls on {count(apart, lab)}",)
     return None
 
 
@@ -70,6 +72,8 @@ TRUST: tuple[Rule, ...] = (
         holds=candidate_unstable,
         missing=("a candidate that repeats itself: no other load, a fixed order of requests",),
     ),
+)
+DELIVERY: tuple[Rule, ...] = (
     Rule(
         name="re-ordered",
         cause=Cause.BUG,

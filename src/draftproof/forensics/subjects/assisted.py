@@ -42,7 +42,7 @@ class TransformersSubject:
     _casts: dict[str, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     abilities: ClassVar[frozenset[Ability]] = frozenset(
-        {Ability.BATCH, Ability.K, Ability.FLOAT32, Ability.TOPS}
+        {Ability.BATCH, Ability.K, Ability.FLOAT32, Ability.TOPS, Ability.PROMPTS}
     )
 
     @property

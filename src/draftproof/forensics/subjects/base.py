@@ -119,6 +119,7 @@ class Ability(StrEnum):
     FLOAT32 = "float32"
     TOPS = "tops"  # shows the likeliest tokens
     ROUNDS = "rounds"  # shows what every round did
+    PROMPTS = "prompts"  # answers prompts that are made up on the way
     SCORES = "scores"  # scores tokens it is handed, all of a row at once: see `Scoring`
 
 

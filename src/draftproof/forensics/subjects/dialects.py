@@ -67,6 +67,14 @@ def _stops(inquiry: Inquiry, strings: str, ids: str, ignore: str | None = None) 
     return body
 
 
+def _drawn(task: Task, inquiry: Inquiry, *, seed: str, top_k: int | None = None) -> Body:
+    """Greedy, or a draw from the whole distribution: servers cut it by defaults of their own."""
+    if inquiry.temperature is None:
+        return {"temperature": 0}
+    whole: Body = {"top_p": 1.0} if top_k is None else {"top_p": 1.0, "min_p": 0.0, "top_k": top_k}
+    return {"temperature": inquiry.temperature, seed: task.index, **whole}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Vllm:
     """`/v1/completions` with `return_token_ids`; counters from `/metrics`."""
@@ -82,7 +90,7 @@ class Vllm:
             "prompt": list(task.prompt) if task.prompt else task.text,
             "max_tokens": inquiry.max_new_tokens,
             "min_tokens": inquiry.min_new_tokens,
-            "temperature": 0,
+            **_drawn(task, inquiry, seed="seed", top_k=-1),
             "logprobs": TOP,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
@@ -156,7 +164,7 @@ class Sglang:
             "sampling_params": {
                 "max_new_tokens": inquiry.max_new_tokens,
                 "min_new_tokens": inquiry.min_new_tokens,
-                "temperature": 0,
+                **_drawn(task, inquiry, seed="sampling_seed", top_k=-1),
                 "no_stop_trim": True,
                 **_stops(inquiry, "stop", "stop_token_ids", "ignore_eos"),
             },
@@ -165,12 +173,14 @@ class Sglang:
         }
 
     def reply(self, body: Any) -> Reply:
-        """`spec_verify_ct` counts verifying forwards: each emits its accepted drafts and one."""
+        """`spec_verify_ct` counts verifying forwards: each emits its accepted drafts and one token
+        more; the very first token is the prefill's."""
         ids, meta = token_ids(need(body, "output_ids")), body.get("meta_info") or {}
         raw = meta.get("output_top_logprobs") or []
         tops = tuple(top_of([(int(e[1]), float(e[0])) for e in entry]) for entry in raw if entry)
         finish = meta.get("finish_reason")
         rounds = meta.get("spec_verify_ct")
+        emitted = None if rounds is None else max(0, len(ids) - 1 - int(rounds)) if rounds else 0
         return Reply(
             answer=Answer(
                 ids=ids,
@@ -178,7 +188,7 @@ class Sglang:
                 finish_reason=finish.get("type") if isinstance(finish, dict) else finish,
             ),
             drafted=meta.get("spec_draft_token_num", rounds),
-            accepted=None if rounds is None else max(0, len(ids) - int(rounds)),
+            accepted=meta.get("spec_accept_token_num", emitted),
         )
 
 
@@ -195,7 +205,7 @@ class LlamaCpp:
         body: Body = {
             "prompt": list(task.prompt) if task.prompt else task.text,
             "n_predict": inquiry.max_new_tokens,
-            "temperature": 0,
+            **_drawn(task, inquiry, seed="seed", top_k=0),
             "n_probs": TOP,
             "return_tokens": True,
             "cache_prompt": False,
@@ -242,7 +252,7 @@ class OpenAI:
             "model": model,
             "prompt": task.text if task.text is not None else list(task.prompt),
             "max_tokens": inquiry.max_new_tokens,
-            "temperature": 0,
+            **_drawn(task, inquiry, seed="seed"),
         }
         return body | ({"stop": list(inquiry.stop_strings)} if inquiry.stop_strings else {})
 

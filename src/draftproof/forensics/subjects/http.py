@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, ClassVar, TypeVar
+from functools import cache, partial
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,6 +25,7 @@ from draftproof.forensics.subjects.base import (
     Setup,
     Task,
 )
+from draftproof.forensics.subjects.casting import cast
 from draftproof.forensics.subjects.dialects import (
     BadAnswerError,
     Body,
@@ -35,7 +37,9 @@ from draftproof.forensics.subjects.dialects import (
 )
 
 Read = TypeVar("Read")
+FLOAT32 = "float32"
 KEY_VARIABLE = "DRAFTPROOF_API_KEY"  # the only place a key may come from
+ROWS_HEADER = "X-Draftproof-Rows"  # how many requests are sent together; servers may ignore it
 
 
 @dataclass(kw_only=True)
@@ -66,6 +70,8 @@ class HttpSubject:
     timeout: seconds per request
     note:    said in every report, for instance that texts were made into tokens again
     float32: URL of the same server started in float32, for the controls that look for logic
+    dtype:   what the server computes in, where it is known; "float32" needs no twin
+    model:   its target in this process, to try explanations on; None: not at hand
     """
 
     name: str
@@ -77,9 +83,10 @@ class HttpSubject:
     timeout: float = 120.0
     note: str = ""
     float32: str | None = None
+    dtype: str | None = None
+    model: Any = None
     budget: Budget = field(default_factory=Budget)
-
-    model: ClassVar[Any] = None
+    _casts: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.url = _clean_url(self.url)
@@ -88,10 +95,17 @@ class HttpSubject:
     @property
     def abilities(self) -> frozenset[Ability]:
         """Another number of requests at a time; scores where the server's format has them."""
-        found = {Ability.BATCH, Ability.TOPS}
+        found = {Ability.BATCH, Ability.TOPS, Ability.PROMPTS}
         found |= {Ability.SCORES} if isinstance(self.dialect, Vllm) else set()
-        found |= {Ability.FLOAT32} if self.float32 is not None else set()
+        twin = self.float32 is not None or self.dtype == FLOAT32
+        found |= {Ability.FLOAT32} if twin else set()
         return frozenset(found)
+
+    def model_as(self, dtype: str) -> tuple[Any, None]:
+        """The target of this process in another dtype; a server's draft is not at hand."""
+        if dtype not in self._casts:
+            self._casts[dtype] = cast(self.model, dtype)
+        return self._casts[dtype], None
 
     def settings(self) -> dict[str, Any]:
         """Without any key."""
@@ -102,18 +116,19 @@ class HttpSubject:
             "k": self.k,
             "timeout": self.timeout,
         }
-        known |= {"float32": self.float32} if self.float32 is not None else {}
-        return known | ({"note": self.note} if self.note else {})
+        more = {"float32": self.float32, "dtype": self.dtype, "note": self.note}
+        return known | {name: value for name, value in more.items() if value}
 
     def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
         """All tasks, at most `batch` of them in flight; order of answers is order of tasks."""
         with self._client(setup.dtype) as client:
-            served = self.served or self._served(client)
+            served = self._model_name(client)
             before = self._metrics(client)
-            with ThreadPoolExecutor(setup.batch or self.batch) as pool:
-                replies = list(
-                    pool.map(lambda task: self._ask(client, task, inquiry, served), inquiry.tasks)
-                )
+            size, tasks = setup.batch or self.batch, inquiry.tasks
+            together = [min(size, len(tasks) - n // size * size) for n in range(len(tasks))]
+            with ThreadPoolExecutor(size) as pool:
+                ask = partial(self._ask, client, inquiry, served)
+                replies = list(pool.map(ask, tasks, together))
             counters = self._counters(replies, before, self._metrics(client))
         return Run(answers=tuple(reply.answer for reply in replies), counters=counters)
 
@@ -122,14 +137,21 @@ class HttpSubject:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # trust_env: no proxy of the environment between us and the server under test
         url = self.url if dtype is None or self.float32 is None else self.float32
-        return httpx.Client(base_url=url, timeout=self.timeout, headers=headers, trust_env=False)
+        return httpx.Client(
+            base_url=url,
+            timeout=self.timeout,
+            headers=headers,
+            limits=httpx.Limits(max_connections=None),
+            verify=_certificates(),
+            trust_env=False,
+        )
 
     def scores(self, inquiry: Inquiry, run: Run, dtype: str | None = None) -> Run:
         """One request per answered row, one at a time: the prompt and the answer as one prompt."""
         dialect = self.dialect
         assert isinstance(dialect, Vllm)
         with self._client(dtype) as client:
-            served = self.served or self._served(client)
+            served = self._model_name(client)
 
             def ask(task: Task, answer: Answer) -> Answer:
                 if answer.error or not answer.ids or not task.prompt:
@@ -142,18 +164,28 @@ class HttpSubject:
             pairs = zip(inquiry.tasks, run.answers, strict=True)
             return Run(answers=tuple(ask(task, answer) for task, answer in pairs))
 
-    def _ask(self, client: httpx.Client, task: Task, inquiry: Inquiry, served: str | None) -> Reply:
+    def _ask(
+        self,
+        client: httpx.Client,
+        inquiry: Inquiry,
+        served: str | None,
+        task: Task,
+        together: int,
+    ) -> Reply:
         body = self.dialect.request(task, inquiry, served)
-        reply = self._post(client, body, self.dialect.reply)
+        reply = self._post(client, body, self.dialect.reply, together)
         return Reply(answer=Answer(error=reply)) if isinstance(reply, str) else reply
 
-    def _post(self, client: httpx.Client, body: Body, read: Callable[[Any], Read]) -> Read | str:
+    def _post(
+        self, client: httpx.Client, body: Body, read: Callable[[Any], Read], together: int = 1
+    ) -> Read | str:
         """What `read` makes of the response, or why there is none."""
         refusal = self.budget.refusal()
         if refusal is not None:
             return refusal
         try:
-            response = client.post(self.dialect.path, json=body)
+            headers = {ROWS_HEADER: str(together)}
+            response = client.post(self.dialect.path, json=body, headers=headers)
             if response.status_code != 200:
                 return f"HTTP {response.status_code}"
             return read(response.json())
@@ -166,7 +198,12 @@ class HttpSubject:
         except ValueError:
             return "the response is not JSON"
 
-    def _served(self, client: httpx.Client) -> str | None:
+    def _model_name(self, client: httpx.Client) -> str | None:
+        """As given, or as the server calls it; asked for once."""
+        self.served = self.served or self._first_model(client)
+        return self.served
+
+    def _first_model(self, client: httpx.Client) -> str | None:
         """The first model of /v1/models, None where there is no such list."""
         if "/v1/" not in self.dialect.path or self.budget.refusal():
             return None
@@ -198,6 +235,12 @@ class HttpSubject:
             accepted=sum(accepted) if accepted else None,
             source=f"{self.dialect.name} responses",
         )
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: a control may be many small runs, each with a client of its own."""
+    return httpx.create_ssl_context()
 
 
 def _clean_url(url: str) -> str:

@@ -4,7 +4,7 @@
                          [,numerics=fast][,device=cpu]
     transformers:target=FOLDER[,assistant=FOLDER][,batch=1][,k=4][,dtype=...][,attention=eager]
     http://host:port[?kind=vllm|sglang|llama.cpp|openai&batch=8&k=4&model=NAME&timeout=120
-                      &tokenizer=FOLDER&float32=http://host:port]
+                      &tokenizer=FOLDER&float32=http://host:port&dtype=float32&target=FOLDER]
     file:answers.jsonl
 
 `demo` as a folder is the embedded pair's target, and as a draft its draft.
@@ -145,7 +145,10 @@ MAKERS: dict[str, Callable[[str, str], Subject]] = {
     "file": _file,
 }
 
-HTTP = ("kind", "batch", "k", "model", "timeout", "tokenizer", "requests", "seconds", "float32")
+HTTP = (
+    *("kind", "batch", "k", "model", "timeout", "tokenizer", "requests", "seconds"),
+    *("float32", "dtype", "target"),
+)
 
 
 def _http(spec: str) -> Subject:
@@ -167,6 +170,8 @@ def _http(spec: str) -> Subject:
         timeout=float(_number(options, "timeout", 120, least=1)),
         note=note,
         float32=options.get("float32"),
+        dtype=options.get("dtype"),
+        model=_loaded(options["target"], 0, options) if "target" in options else None,
         budget=Budget(
             requests=_number(options, "requests", 2000, least=1),
             seconds=float(_number(options, "seconds", 1800, least=1)),

@@ -1,0 +1,59 @@
+"""One trial of the proof: an examination whose right verdict is known."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from draftproof.forensics.causes import diagnose
+from draftproof.forensics.lab import Lab
+from draftproof.forensics.subjects.base import Inquiry, Subject
+from draftproof.forensics.verdicts import Cause, Kind
+
+FALSE_ALARMS = (Cause.BUG, Cause.HARNESS, Cause.UNDECIDED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One fault on one stage, or one correct configuration.
+
+    expected: the kind that must be found; None: nothing must be found
+    """
+
+    name: str
+    stage: str
+    expected: Kind | None
+    cause: Cause
+    found: Kind | None
+    rule: str
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        """Whether it was recognised for what it is."""
+        if self.expected is None:
+            return self.cause not in FALSE_ALARMS
+        return self.cause is Cause.BUG and self.found is self.expected
+
+
+def tried(
+    *,
+    name: str,
+    stage: str,
+    expected: Kind | None,
+    reference: Subject,
+    candidate: Subject,
+    inquiry: Inquiry,
+) -> Trial:
+    """Examine, and keep what it was taken for."""
+    started = time.perf_counter()
+    found = diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry)).finding
+    return Trial(
+        name=name,
+        stage=stage,
+        expected=expected,
+        cause=found.cause,
+        found=found.kind,
+        rule=found.rule,
+        seconds=round(time.perf_counter() - started, 2),
+    )
