@@ -23,7 +23,6 @@ from draftproof.errors import DraftproofError
 from draftproof.types import SpecStats
 
 BUDGET = 2048  # tokens per forward
-WARM_UP_TOKENS = 2
 
 
 class Models(Protocol):
@@ -141,7 +140,8 @@ class Runner:
         pair = self.models.pair(cell.dtype, cell.numerics, method)
         questions = list(islice(cycle(self.questions), cell.num_prompts))
         prompts = self.prompts(pair, cell, questions)
-        self._once(pair, cell, prompts[: cell.batch_size], WARM_UP_TOKENS)
+        # long enough for a full block of drafts: kernels are compiled for the shapes of both
+        self._once(pair, cell, prompts[: cell.batch_size], cell.drafted + 2)
         drives = [self._once(pair, cell, prompts, cell.max_new_tokens) for _ in range(self.repeats)]
         best = min(drives, key=lambda drive: drive.timeline.busy)
         outputs = [[d.finished[i].row.emitted for i in range(len(prompts))] for d in drives]
