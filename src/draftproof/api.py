@@ -77,6 +77,7 @@ def load(
     executor: str = "torch",
     draft_executor: str | None = None,
     executor_options: dict[str, Any] | None = None,
+    script_layers: bool = True,
     prompt_lookup_max: int = 3,
     prompt_lookup_min: int = 1,
     model_kwargs: dict[str, Any] | None = None,
@@ -89,6 +90,7 @@ def load(
                    exspec: window_size, sort_by_length, policy, waiting_limit
     executor:      "torch", or "openvino" (docs/openvino.md) with executor_options kv_cache_dtype
                    and num_threads; draft_executor: of the draft model, by default the same
+    script_layers: Llama-like layers as one TorchScript function, see docs/speed.md
     dtype:         "float32", "bfloat16", "float16", or "auto": what the checkpoint says
     model_kwargs:  handed to `from_pretrained` of the target (device_map, quantization_config,
                    revision, ...); draft_kwargs: of the draft, by default the same
@@ -99,6 +101,7 @@ def load(
     runs = choose(executor, draft_executor, executor_options, drafts=two)
     options = dict(model_kwargs or {})
     common: dict[str, Any] = {"dtype": dtype, "device": device, "options": executor_options}
+    common["script_layers"] = script_layers
     fast = numerics == "fast"  # only then are there kernels for single rows; drafts always are
     model = load_part(str(target), runs[0], model_kwargs=options, lone_row=fast, **common)
     tokenizer = load_tokenizer(str(target))
@@ -230,7 +233,7 @@ class Pair:
         return self._reporter(options).events(self._run(prompts, options))
 
     def _run(self, prompts: Sequence[Prompt], options: Options) -> Iterator[list[Commit]]:
-        job = self._prepare(prompts, options)
+        job = self.prepare(prompts, **options)
         for request in job.requests:
             job.engine.add(request)
         return job.engine.run()
@@ -247,9 +250,6 @@ class Pair:
 
     def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> Job:
         """The engine that `generate` would run and its requests, for whoever drives it himself."""
-        return self._prepare(prompts, options)
-
-    def _prepare(self, prompts: Sequence[Prompt], options: Options) -> Job:
         requests = self._requests(prompts, options)
         plan = self._blueprint(requests, options)
         return Job(requests, plan, assemble(plan))

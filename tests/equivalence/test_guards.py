@@ -22,6 +22,8 @@ from draftproof.engine.stopping import Cut
 from draftproof.executors import layout as layout_module
 from draftproof.executors.layout import RowLayout
 from draftproof.executors.rows import RowsExecutor
+from draftproof.hf import BoundModel
+from draftproof.numerics.stack import FlatRows
 from draftproof.testing import Recorder, assert_cache_is_fresh, assert_same_tokens, prepared
 from draftproof.verifiers import GreedyVerifier
 
@@ -127,6 +129,18 @@ def writes_of_all_rows_to_all_slots(patch: Patch) -> None:
             values[row][:, place.slots] = value[0, :, : len(place.rows)]
 
     patch.setattr(RowLayout, "write", write)
+    patch.setattr(BoundModel, "_stack_for", lambda self, ids, layout: None)  # writes by itself
+
+
+def layers_as_one_function_write_one_slot_late(patch: Patch) -> None:
+    real = RowLayout.flat
+
+    def late(self: RowLayout, *args: Any) -> FlatRows:
+        rows = real(self, *args)
+        # from the start, the check at load would notice it and take the modules
+        return replace(rows, slots=rows.slots + int(min(self.tokens.starts) > 0))
+
+    patch.setattr(RowLayout, "flat", late)
 
 
 def rollback_keeps_one_too_many(patch: Patch) -> None:
@@ -222,6 +236,7 @@ FAULTS = [
     (mask_lets_one_stale_slot_in, tokens),
     (window_one_too_wide, tokens),
     (writes_of_all_rows_to_all_slots, tokens),
+    (layers_as_one_function_write_one_slot_late, tokens),
     (rollback_keeps_one_too_many, tokens),  # by the executor's own check of where it is fed
     (one_token_too_many_is_accepted, tokens),
     (eos_inside_a_block_is_overlooked, tokens),

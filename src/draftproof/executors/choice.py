@@ -9,6 +9,7 @@ from typing import Any
 
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.executors.base import ForeignModel
+from draftproof.executors.confirm import confirm_stack
 from draftproof.hf import BoundModel, default_eos, load_model
 
 EXECUTORS = ("torch", "openvino")
@@ -23,16 +24,18 @@ def load_part(
     model_kwargs: dict[str, Any],
     options: dict[str, Any] | None = None,
     lone_row: bool = True,
+    script_layers: bool = True,
 ) -> BoundModel | ForeignModel:
     """A model of its own, ready for its executor.
 
     options:  of openvino: kv_cache_dtype, num_threads
     lone_row: see `BoundModel`
+    script_layers: whether layers that are known run as one function
     Raises UnsupportedArgumentError for an option that there is not.
     """
     if executor == "torch":
         model = load_model(name, dtype=dtype, device=device, model_kwargs=model_kwargs)
-        return BoundModel(model, owned=True, lone_row=lone_row)
+        return _confirmed(BoundModel(model, owned=True, lone_row=lone_row), script_layers)
     if device != "cpu":
         raise UnsupportedArgumentError(
             f"device={device!r} with executor='openvino', which runs on CPUs; use executor='torch'"
@@ -46,7 +49,17 @@ def bind_part(
     """A loaded model made ready for its executor; one that is ready already stays as it is."""
     if isinstance(model, (BoundModel, ForeignModel)):
         return model
-    return BoundModel(model) if executor == "torch" else _open(model, options or {}, {})
+    if executor == "torch":
+        return _confirmed(BoundModel(model), True)
+    return _open(model, options or {}, {})
+
+
+def _confirmed(model: BoundModel, script_layers: bool) -> BoundModel:
+    if script_layers:
+        confirm_stack(model)
+    else:
+        model.stack = None
+    return model
 
 
 def runtime_of(part: object) -> str:
@@ -56,7 +69,7 @@ def runtime_of(part: object) -> str:
 
 def rewrites_of(part: BoundModel | ForeignModel) -> list[str]:
     """What was done to a model when it was made ready."""
-    return [] if isinstance(part, ForeignModel) else list(part.rewrite.notes)
+    return [] if isinstance(part, ForeignModel) else part.notes
 
 
 def eos_of(part: BoundModel | ForeignModel) -> int | Sequence[int] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
 from draftproof.numerics.shapes import Shapes, round_up
+from draftproof.numerics.stack import FlatRows
 from draftproof.types import RaggedTokens
 
 NARROW = 16  # rows that feed at most this many tokens share one attention call
@@ -145,6 +146,20 @@ class RowLayout:
             parts.append(flat.new_zeros(filler, flat.shape[1], values.shape[-1]))
         # some models take a `view` of what attention returns
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous()[None]
+
+    def flat(self, kinds: Sequence[AttentionShape], group: int, dtype: torch.dtype) -> FlatRows:
+        """The same as tensors and numbers, for layers that run as one function on the CPU."""
+        device = self.tokens.ids.device
+        place = self._on(device)
+        every = range(len(self.blocks))
+        return FlatRows(
+            rows=place.rows,
+            slots=place.slots,
+            pieces=[(b.low, b.high, b.first, b.size, b.width, b.view) for b in self.blocks],
+            gather=place.gather,
+            scatter=place.scatter,
+            masks=[[self._mask(i, kind, group, dtype, device) for i in every] for kind in kinds],
+        )
 
     def _block(
         self, index: int, shape: AttentionShape, flat: Tensor, keys: Tensor, values: Tensor

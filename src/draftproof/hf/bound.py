@@ -22,6 +22,7 @@ from draftproof.hf.operations import (
     restore_own_products,
     round_own_products,
 )
+from draftproof.hf.stack import FlatLayout, Stack, find_stack
 from draftproof.numerics.linear import (
     RoundedRows,
     calibrate_linears,
@@ -50,6 +51,7 @@ class BoundModel:
         self.config = text_config(model)
         self.device: torch.device = next(model.parameters()).device
         self.vocab_size = int(self.config.vocab_size)
+        self.stack: Stack | None = None
         self._binding = _bind(model)
         self._switch = Switch(model)
         linears = calibrate_linears(model, self._binding)
@@ -73,9 +75,16 @@ class BoundModel:
             give_back_freed_memory()
         self.layers = [probe.layers[index] for index in range(len(probe.layers))]
         self.attention_cases = list(probe.cases.values())
+        self.stack = find_stack(model, probe.asked)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done to the model when it was made ready."""
+        return [*self.rewrite.notes, *([] if self.stack is None else [self.stack.note])]
 
     def release(self) -> None:
         """Give the model its ordinary linears back and drop their packed copies."""
+        self.stack = None
         restore_linears(self.model)
         restore_own_products(self.model)
 
@@ -105,6 +114,21 @@ class BoundModel:
 
         A rectangle [R, Q] gives logits [R, len(keep), V] of the columns `keep`.
         """
+        with self._active(layout):
+            stack = self._stack_for(ids, layout)
+            if stack is not None:
+                return stack.forward(ids, positions, cache, layout, keep)
+            return self._by_modules(ids, positions, cache, keep)
+
+    def _stack_for(self, ids: Tensor, layout: Any) -> Stack | None:
+        stack = self.stack
+        if stack is None or not isinstance(layout, FlatLayout) or not stack.intact:
+            return None
+        # a single row may have a kernel of its own, which reads the weight that was not packed
+        lone = stack.sizes.wide and layout.shapes.lone_row and ids.numel() == 1
+        return None if lone else stack
+
+    def _by_modules(self, ids: Tensor, positions: Tensor, cache: Cache, keep: Tensor) -> Tensor:
         inputs = {
             "input_ids": torch.atleast_2d(ids),
             "position_ids": torch.atleast_2d(positions),
@@ -115,8 +139,7 @@ class BoundModel:
         }
         if self._slices_logits:
             inputs["logits_to_keep"] = keep
-        with self._active(layout):
-            logits: Tensor = self.model(**inputs).logits
+        logits: Tensor = self.model(**inputs).logits
         if not self._slices_logits:
             logits = logits[:, keep.to(logits.device)]
         return logits if ids.dim() == 2 else logits[0]

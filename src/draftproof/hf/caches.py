@@ -63,11 +63,16 @@ class Probe:
 
     layers: dict[int, LayerKV] = field(default_factory=dict)
     cases: dict[str, AttentionCase] = field(default_factory=dict)
-    attended: int = 0
+    asked: list[AttentionShape] = field(default_factory=list)  # by layer
     shapes: Shapes = PLAIN
 
+    @property
+    def attended(self) -> int:
+        """Layers that attend through the registry."""
+        return len(self.asked)
+
     def attend(self, shape: AttentionShape, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        self.attended += 1
+        self.asked.append(shape)
         heads, kv_heads, dims = query.shape[1], keys.shape[1], (keys.shape[-1], values.shape[-1])
         case = AttentionCase(heads, kv_heads, *dims, query.dtype, shape)
         self.cases[case.key] = case

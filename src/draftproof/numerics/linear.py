@@ -172,10 +172,7 @@ class Product:
 
     def _run(self, given: Tensor, shapes: Shapes) -> Tensor:
         rows = given.reshape(-1, self.in_features)  # [M, in]
-        rule = shapes.rows_of(self.kind)
-        if rule == ANY and self.packed is not None:
-            rule = COARSE
-        out = in_pieces(self.multiply, rows, rule)
+        out = in_pieces(self.multiply, rows, usual_rule(self, shapes))
         return out.view(*given.shape[:-1], out.shape[-1])
 
     def multiply(self, rows: Tensor) -> Tensor:
@@ -195,6 +192,12 @@ class Product:
             return lambda rows: functional.linear(rows, weight)
         packed = pack(weight)
         return lambda rows: multiply_packed(rows, packed, None)
+
+
+def usual_rule(product: Product, shapes: Shapes) -> Rows:
+    """With which row counts a product is called under these shapes."""
+    rule = shapes.rows_of(product.kind)
+    return COARSE if rule == ANY and product.packed is not None else rule
 
 
 def multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def prepared(pair: Pair, prompts: Sequence[Any], **options: Any) -> Engine:
     """The engine that `pair.generate(prompts, **options)` would run, with its requests queued."""
-    job = pair._prepare(prompts, options)  # type: ignore[arg-type]
+    job = pair.prepare(prompts, **options)
     for request in job.requests:
         job.engine.add(request)
     return job.engine

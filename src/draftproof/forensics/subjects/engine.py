@@ -37,8 +37,8 @@ class RiggedPair(Pair):
 
     rig: Callable[[Engine], Engine] | None = None
 
-    def _prepare(self, prompts: Any, options: Any) -> Any:
-        job = super()._prepare(prompts, options)
+    def prepare(self, prompts: Any, **options: Any) -> Any:
+        job = super().prepare(prompts, **options)
         return job if self.rig is None else replace(job, engine=self.rig(job.engine))
 
 

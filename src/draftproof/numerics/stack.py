@@ -1,0 +1,278 @@
+"""Decoder layers of the Llama kind as one function of tensors, with no Python between kernels.
+
+The same kernels on the same shapes in the same order as transformers' modules call them, so that
+every bit is the same; what is saved is everything around them: module calls, keyword arguments,
+views made twice. The functions are TorchScript, whose interpreter calls a kernel in a fraction of
+the time that Python takes; where there is no TorchScript they run as the Python they are.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# TorchScript reads the annotations below: no `X | None`, and no postponed evaluation in this file.
+
+Piece = tuple[int, int, int, int, int, int]  # low, high, first, size, width, view of a `Block`
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlatRows:
+    """Where the N tokens of one forward sit in the KV cache, as tensors and numbers alone.
+
+    rows, slots:     cache row and slot of every real token, [<= N] int64; filler tokens follow them
+    pieces:          attention calls, see `Block`
+    gather, scatter: per piece, flat index of each query, and which queries are real tokens
+    masks:           per kind of layer and piece, [R, 1, F, view]
+    """
+
+    rows: Tensor
+    slots: Tensor
+    pieces: list[Piece]
+    gather: list[Optional[Tensor]]  # noqa: UP045
+    scatter: list[Optional[Tensor]]  # noqa: UP045
+    masks: list[list[Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTensors:
+    """What the layers are made of, each list by layer.
+
+    weights:   input norm, packed query-key-value, packed output, norm before the MLP, packed
+               gate-up, packed down
+    biases:    of the four products
+    per_head:  weights of the norms of query and key heads, [heads + kv_heads, D]; none: []
+    kinds:     which of the masks
+    """
+
+    weights: list[list[Tensor]]
+    biases: list[list[Optional[Tensor]]]  # noqa: UP045
+    per_head: list[Tensor]
+    kinds: list[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSizes:
+    """What all layers have in common.
+
+    wide: products are float32 although the layers' type has 16 bits
+    """
+
+    heads: int
+    kv_heads: int
+    eps: float
+    scaling: float
+    wide: bool
+
+
+def _norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root mean square norm over the last dimension, in float32, rounded before the weight."""
+    wide = hidden.to(torch.float32)
+    variance = wide.pow(2).mean(-1, True)
+    return weight * (wide * torch.rsqrt(variance + eps)).to(hidden.dtype)
+
+
+def _multiply(rows: Tensor, weight: Tensor, bias: Optional[Tensor], wide: bool) -> Tensor:  # noqa: UP045
+    """As `Product.multiply` with packed weights."""
+    given = rows.to(torch.float32) if wide else rows
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
+    return out.to(rows.dtype) if wide else out
+
+
+def _filled(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],  # noqa: UP045
+    sizes: list[int],
+    wide: bool,
+) -> Tensor:
+    """As `in_pieces` for at most `sizes[-1]` rows."""
+    count = rows.size(0)
+    wanted = sizes[-1]
+    for size in sizes:
+        if size >= count:
+            wanted = size
+            break
+    if wanted == count:
+        return _multiply(rows, weight, bias, wide)
+    rows = torch.cat([rows, rows[-1:].expand(wanted - count, -1)])
+    return _multiply(rows, weight, bias, wide)[:count]
+
+
+def _product(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],  # noqa: UP045
+    sizes: list[int],
+    wide: bool,
+) -> Tensor:
+    """As `in_pieces`: [M, in] -> [M, out]."""
+    count = rows.size(0)
+    most = sizes[-1]
+    if count <= most:
+        return _filled(rows, weight, bias, sizes, wide)
+    pieces = (count + most - 1) // most
+    length = (count + pieces - 1) // pieces
+    return torch.cat([_filled(part, weight, bias, sizes, wide) for part in rows.split(length)])
+
+
+def _attention(
+    query: Tensor,  # [N, heads, D]
+    keys: Tensor,  # [rows, kv_heads, slots, D]
+    values: Tensor,
+    pieces: list[Piece],
+    gather: list[Optional[Tensor]],  # noqa: UP045
+    scatter: list[Optional[Tensor]],  # noqa: UP045
+    masks: list[Tensor],
+    scaling: float,
+) -> Tensor:
+    """As `RowLayout.attend`: [N, heads x D]."""
+    heads, dim = query.size(1), query.size(2)
+    kv_heads = keys.size(1)
+    parts: list[Tensor] = []
+    total = 0
+    for index, (low, high, first, size, width, view) in enumerate(pieces):
+        places = gather[index]
+        part = query[first : first + size] if places is None else query[places]
+        rows, real = high - low, heads // kv_heads * width
+        part = part.reshape(rows, width, heads, dim).transpose(1, 2)
+        folded = part.reshape(rows, kv_heads, real, dim)
+        mask = masks[index]
+        extra = mask.size(2) - real
+        if extra:
+            folded = torch.cat([folded, folded[:, :, -1:].expand(-1, -1, extra, -1)], 2)
+        out = functional.scaled_dot_product_attention(
+            folded,
+            keys[low:high, :, :view],
+            values[low:high, :, :view],
+            attn_mask=mask,
+            scale=scaling,
+        )
+        if extra:
+            out = out[:, :, :real]
+        out = out.reshape(rows, heads, width, dim).transpose(1, 2)
+        out = out.reshape(rows * width, heads * dim)
+        live = scatter[index]
+        parts.append(out if live is None else out[live])
+        total += size
+    if total < query.size(0):
+        parts.append(torch.zeros_like(query[total:]).reshape(-1, heads * dim))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _layers(
+    hidden: Tensor,  # [N, hidden]
+    cos: Tensor,  # [N, 1, D]
+    sin: Tensor,  # [N, 1, D], its first half negated
+    weights: list[list[Tensor]],
+    biases: list[list[Optional[Tensor]]],  # noqa: UP045
+    per_head: list[Tensor],
+    kinds: list[int],
+    keys: list[Tensor],
+    values: list[Tensor],
+    rows: Tensor,
+    slots: Tensor,
+    pieces: list[Piece],
+    gather: list[Optional[Tensor]],  # noqa: UP045
+    scatter: list[Optional[Tensor]],  # noqa: UP045
+    masks: list[list[Tensor]],
+    rules: list[list[int]],
+    heads: int,
+    kv_heads: int,
+    eps: float,
+    scaling: float,
+    wide: bool,
+) -> Tensor:
+    """All layers: [N, hidden] -> [N, hidden]; keys and values of real tokens are cached."""
+    both, dim, real = heads + kv_heads, cos.size(2), rows.size(0)
+    for index in range(len(weights)):
+        layer, bias = weights[index], biases[index]
+        flat = _product(_norm(hidden, layer[0], eps), layer[1], bias[0], rules[0], wide)
+        flat = flat.view(-1, both + kv_heads, dim)  # query, key and value heads
+        turning = flat[:, :both]
+        if len(per_head):
+            turning = _norm(turning, per_head[index], eps)
+        # (-b, a) x (sin, sin) is (b, a) x (-sin, sin), and the same bits
+        turned = (turning * cos).add_(turning.roll([dim // 2], [2]).mul_(sin))
+        keys[index].transpose(1, 2).index_put_([rows, slots], turned[:real, heads:])
+        values[index].transpose(1, 2).index_put_([rows, slots], flat[:real, both:])
+        seen = _attention(
+            turned[:, :heads],
+            keys[index],
+            values[index],
+            pieces,
+            gather,
+            scatter,
+            masks[kinds[index]],
+            scaling,
+        )
+        hidden = hidden + _product(seen, layer[2], bias[1], rules[1], wide)
+        flat = _product(_norm(hidden, layer[3], eps), layer[4], bias[2], rules[2], wide)
+        gate, up = flat.chunk(2, -1)
+        inner = functional.silu(gate) * up
+        hidden = hidden + _product(inner, layer[5], bias[3], rules[3], wide)
+    return hidden
+
+
+@functools.cache
+def _scripted() -> Callable[..., Tensor] | None:
+    """The layers without Python; None where TorchScript does not take them."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecated as a way to export models
+            compiled: Any = torch.jit.script(_layers)
+    except Exception:  # whatever it is, the Python is there
+        return None
+    return compiled  # type: ignore[no-any-return]
+
+
+def scripted() -> bool:
+    """Whether layers run without Python between their kernels."""
+    return _scripted() is not None
+
+
+def run_layers(
+    hidden: Tensor,
+    angles: tuple[Tensor, Tensor],
+    tensors: LayerTensors,
+    sizes: LayerSizes,
+    cache: tuple[list[Tensor], list[Tensor]],
+    flat: FlatRows,
+    rules: list[list[int]],
+) -> Tensor:
+    """All layers: hidden [N, hidden] -> [N, hidden], keys and values cached.
+
+    angles: cosine and sine, [N, D]
+    cache:  keys and values of every layer, [rows, kv_heads, slots, D]
+    rules:  the row counts allowed for each of the four products
+    """
+    cos, sin = (part[:, None] for part in angles)
+    sin = torch.cat([-sin[..., : sin.shape[-1] // 2], sin[..., sin.shape[-1] // 2 :]], dim=-1)
+    run = _scripted() or _layers
+    return run(
+        hidden,
+        cos,
+        sin,
+        tensors.weights,
+        tensors.biases,
+        tensors.per_head,
+        tensors.kinds,
+        *cache,
+        flat.rows,
+        flat.slots,
+        flat.pieces,
+        flat.gather,
+        flat.scatter,
+        flat.masks,
+        rules,
+        sizes.heads,
+        sizes.kv_heads,
+        sizes.eps,
+        sizes.scaling,
+        sizes.wide,
+    )
