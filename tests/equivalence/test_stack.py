@@ -12,6 +12,7 @@ from torch import Tensor
 import draftproof
 from draftproof import Pair
 from draftproof.executors.confirm import confirm_stack
+from draftproof.executors.padded import PaddedExecutor
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.models import demo_paths
@@ -59,9 +60,10 @@ def _stack(model: BoundModel) -> Any:
     return model.stack
 
 
-def outcome(model: BoundModel, shapes: Shapes) -> list[Tensor]:
+def outcome(model: BoundModel, shapes: Shapes, *, padded: bool = False) -> list[Tensor]:
     """Logits of every step, and what was cached in the end."""
-    executor = RowsExecutor(model=model, rows=3, capacity=64, shapes=shapes)
+    parts: dict[str, Any] = {"model": model, "rows": 3, "capacity": 64, "shapes": shapes}
+    executor = PaddedExecutor(**parts, spare=8) if padded else RowsExecutor(**parts)
     generator = torch.Generator().manual_seed(3)
     logits = []
     for step in STEPS:
@@ -81,20 +83,28 @@ def same(ours: list[Tensor], theirs: list[Tensor]) -> bool:
     return all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.parametrize("padded", [False, True], ids=["rows", "padded"])
 @pytest.mark.parametrize("scripted", [True, False], ids=["script", "python"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_every_bit_is_that_of_the_modules(
-    name: str, dtype: torch.dtype, scripted: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, scripted: bool, padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not scripted:
         monkeypatch.setattr(stack_module, "_scripted", lambda: None)
     model = bound(name, dtype)
     for shapes in (FAST, rounded(model)):
-        found = outcome(model, shapes)
+        found = outcome(model, shapes, padded=padded)
         taken, model.stack = _stack(model), None
-        assert same(found, outcome(model, shapes))
+        assert same(found, outcome(model, shapes, padded=padded))
         model.stack = taken
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["rows", "padded"])
+def test_both_layouts_run_as_one_function(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bound("llama", torch.float32)
+    monkeypatch.setattr(model, "_by_modules", None)
+    assert outcome(model, FAST, padded=padded)
 
 
 def test_torchscript_takes_the_layers() -> None:

@@ -155,6 +155,7 @@ class RowLayout:
         return FlatRows(
             rows=place.rows,
             slots=place.slots,
+            real=None,
             pieces=[(b.low, b.high, b.first, b.size, b.width, b.view) for b in self.blocks],
             gather=place.gather,
             scatter=place.scatter,

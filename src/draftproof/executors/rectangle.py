@@ -12,6 +12,7 @@ from torch import Tensor
 from draftproof.hf import BoundModel, SlotCache
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
 from draftproof.numerics.shapes import Shapes
+from draftproof.numerics.stack import FlatRows
 from draftproof.types import RaggedTokens
 
 
@@ -105,6 +106,32 @@ class Rectangle:
         ]
         # some models take a `view` of what attention returns
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).transpose(1, 2).contiguous()
+
+    def flat(self, kinds: Sequence[AttentionShape], group: int, dtype: torch.dtype) -> FlatRows:
+        """The same as tensors and numbers, for layers that run as one function on the CPU."""
+        device, queries = self.content.device, self.queries
+        place, runs = self._on(device), list(self._runs())
+        masks = [self._mask(kind, group, dtype, device) for kind in kinds]
+        whole = len(place.rows) == len(self.rows) * queries
+        return FlatRows(
+            rows=place.rows,
+            slots=place.slots,
+            real=None if whole else place.lines * queries + place.columns,
+            pieces=[
+                (
+                    rows.start,
+                    rows.stop,
+                    lines.start * queries,
+                    (lines.stop - lines.start) * queries,
+                    queries,
+                    self.view,
+                )
+                for lines, rows in runs
+            ],
+            gather=[None for _ in runs],
+            scatter=[None for _ in runs],
+            masks=[[mask[lines] for lines, _ in runs] for mask in masks],
+        )
 
     def kept(self, logits: Tensor, keep: Sequence[int]) -> Tensor:
         """Logits of the last columns, [R, C, V] -> those of each row's last `keep`, [N, V]."""

@@ -23,7 +23,7 @@ KNOWN = ("llama", "mistral", "qwen2", "qwen3")
 
 @runtime_checkable
 class FlatLayout(Protocol):
-    """A layout of one flat sequence that can say where its tokens sit without being called."""
+    """A layout that can say where the tokens of a forward sit without being called."""
 
     @property
     def shapes(self) -> Shapes:
@@ -63,10 +63,10 @@ class Stack:
     def forward(
         self, ids: Tensor, positions: Tensor, cache: SlotCache, layout: FlatLayout, keep: Tensor
     ) -> Tensor:
-        """As `BoundModel.forward` for a flat sequence."""
-        decoder = self.model.model
-        hidden = decoder.embed_tokens(ids)  # [N, hidden]
-        cos, sin = decoder.rotary_emb(hidden, position_ids=positions[None])
+        """As `BoundModel.forward`."""
+        decoder, shape = self.model.model, ids.shape
+        hidden = decoder.embed_tokens(ids.flatten())  # [N, hidden]
+        cos, sin = decoder.rotary_emb(hidden, position_ids=positions.flatten()[None])
         group = self.sizes.heads // self.sizes.kv_heads
         hidden = run_layers(
             hidden,
@@ -77,7 +77,8 @@ class Stack:
             layout.flat(self.kinds, group, hidden.dtype),
             [list(usual_rule(product, layout.shapes).sizes) for product in self.products],
         )
-        logits: Tensor = self.model.lm_head(decoder.norm(hidden)[keep])
+        last = decoder.norm(hidden).view(*shape, -1)
+        logits: Tensor = self.model.lm_head(last[..., keep, :])
         return logits
 
     @property

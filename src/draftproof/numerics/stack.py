@@ -25,7 +25,8 @@ Piece = tuple[int, int, int, int, int, int]  # low, high, first, size, width, vi
 class FlatRows:
     """Where the N tokens of one forward sit in the KV cache, as tensors and numbers alone.
 
-    rows, slots:     cache row and slot of every real token, [<= N] int64; filler tokens follow them
+    rows, slots:     cache row and slot of every real token, [<= N] int64
+    real:            flat index of every real token; None: they are the first ones
     pieces:          attention calls, see `Block`
     gather, scatter: per piece, flat index of each query, and which queries are real tokens
     masks:           per kind of layer and piece, [R, 1, F, view]
@@ -33,6 +34,7 @@ class FlatRows:
 
     rows: Tensor
     slots: Tensor
+    real: Optional[Tensor]  # noqa: UP045
     pieces: list[Piece]
     gather: list[Optional[Tensor]]  # noqa: UP045
     scatter: list[Optional[Tensor]]  # noqa: UP045
@@ -177,6 +179,7 @@ def _layers(
     values: list[Tensor],
     rows: Tensor,
     slots: Tensor,
+    real: Optional[Tensor],  # noqa: UP045
     pieces: list[Piece],
     gather: list[Optional[Tensor]],  # noqa: UP045
     scatter: list[Optional[Tensor]],  # noqa: UP045
@@ -189,7 +192,7 @@ def _layers(
     wide: bool,
 ) -> Tensor:
     """All layers: [N, hidden] -> [N, hidden]; keys and values of real tokens are cached."""
-    both, dim, real = heads + kv_heads, cos.size(2), rows.size(0)
+    both, dim, count = heads + kv_heads, cos.size(2), rows.size(0)
     for index in range(len(weights)):
         layer, bias = weights[index], biases[index]
         flat = _product(_norm(hidden, layer[0], eps), layer[1], bias[0], rules[0], wide)
@@ -199,8 +202,10 @@ def _layers(
             turning = _norm(turning, per_head[index], eps)
         # (-b, a) x (sin, sin) is (b, a) x (-sin, sin), and the same bits
         turned = (turning * cos).add_(turning.roll([dim // 2], [2]).mul_(sin))
-        keys[index].transpose(1, 2).index_put_([rows, slots], turned[:real, heads:])
-        values[index].transpose(1, 2).index_put_([rows, slots], flat[:real, both:])
+        key, value = turned[:, heads:], flat[:, both:]
+        key, value = (key[:count], value[:count]) if real is None else (key[real], value[real])
+        keys[index].transpose(1, 2).index_put_([rows, slots], key)
+        values[index].transpose(1, 2).index_put_([rows, slots], value)
         seen = _attention(
             turned[:, :heads],
             keys[index],
@@ -265,6 +270,7 @@ def run_layers(
         *cache,
         flat.rows,
         flat.slots,
+        flat.real,
         flat.pieces,
         flat.gather,
         flat.scatter,
