@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from draftproof.errors import InputError, NumericsError
-from draftproof.forensics import selftest
+from draftproof.forensics import selftest, selftest_http
 from draftproof.forensics.faults import FAULTS, Scene, by_name
 from draftproof.forensics.selftest import SelfTest, correct_trials, fault_trial
 from draftproof.forensics.selftest_page import BEGIN, END, rewrite
@@ -54,6 +54,14 @@ def test_a_fault_bites(fault: object) -> None:
 
 def _seen(run: Run) -> tuple[object, ...]:
     return run.ids, run.counters, [[one.drafts for one in a.rounds] for a in run.answers]
+
+
+@pytest.mark.parametrize("name", ["eos_ignored_in_block", "stop_string_overshoot"])
+def test_ends_that_follow_the_drafts_are_found_from_outside(name: str) -> None:
+    """A block that ends where a draft is wrong ends there from wherever the row is asked again."""
+    pytest.importorskip("httpx")
+    fault = by_name(name)
+    assert selftest_http.fault_trial(tiny_stage(fault.scene), fault).right
 
 
 def test_what_this_machine_has_not_is_said_and_not_counted(

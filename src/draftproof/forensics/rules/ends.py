@@ -134,11 +134,16 @@ def _asked_again(lab: Lab, group: Group) -> Finding | None:
         return None
     if not lab.controls:
         return None
-    ends = [one for one in _ends_by_row(lab, group) if one]
+    by_row = _ends_by_row(lab, group)
+    if any(_heard_now(fork, one) for fork, one in zip(group.forks, by_row, strict=False)):
+        return _bug(group, "asked again from shortly before, a row ends where the reference does")
+    ends = [one for one in by_row if one]
     if not any(len(one) > 1 for one in ends):
         return None
     sizes = sorted({end.size for one in ends for end in one})
     if all(len({end.size for end in one}) == 1 for one in ends) and sizes != [0]:
+        if _within_blocks(lab, group, [end for one in ends for end in one]):
+            return None
         return _harness(
             group, "asked again from other places shortly before, every row ends as before"
         )
@@ -163,6 +168,24 @@ class End:
     size: int
     length: int
     by_eos: bool
+
+
+def _heard_now(fork: Fork, ends: Sequence[End]) -> bool:
+    """An eos that the candidate went past ends the same text when it is asked from later on."""
+    return (fork.overshoot or 0) > 0 and any(end.by_eos and end.size == 0 for end in ends)
+
+
+def _within_blocks(lab: Lab, group: Group, ends: Sequence[End]) -> bool:
+    """Rows overshoot by less than a block, each by a number of its own, to no eos.
+
+    A block ends where a draft was wrong, and so at the same token wherever it began: such rows end
+    as before. Rules of the candidate's own would end them alike, or by a text that ends rows.
+    """
+    sizes = {end.size for end in ends}
+    block = lab.candidate.k
+    if block is None or not group.late or any(end.by_eos for end in ends):
+        return False
+    return len(sizes) > 1 and min(sizes) > 0 and max(sizes) <= block
 
 
 def _has_its_own_limit(lab: Lab, group: Group, ends: Sequence[End]) -> bool:
