@@ -19,7 +19,7 @@ from draftproof.numerics.shapes import NEVER, SIZES, Rows, Shapes, round_up
 
 CPU = torch.device("cpu")
 MULTIPLES = (1, 2, 4, 8, 16, 32)  # of the flat token count
-SURE_SIZES = 21  # tried for every weight, however large: up to 64
+SURE_SIZES = 22  # tried for every weight, however large: up to 64
 TWICE = 32  # rows of the largest call that is made at two places
 WORK = 1.2e10  # multiply-adds of a probe, beyond SURE_SIZES: half a second on two plain cores
 # What reading a weight costs, in rows of products: with AMX, 100 rows take little more than one.

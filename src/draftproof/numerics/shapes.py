@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 NEVER = 1 << 40  # longer than any view
 # Row counts that a matrix product may be restricted to; between two of them little is filled in.
 SIZES = (
-    *(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64),
+    *(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 33, 40, 48, 56, 64),
     *(80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
 )
 

@@ -86,41 +86,49 @@ def _multiply(rows: Tensor, weight: Tensor, bias: Optional[Tensor], wide: bool) 
     return out.to(rows.dtype) if wide else out
 
 
-def _filled(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Optional[Tensor],  # noqa: UP045
-    sizes: list[int],
-    wide: bool,
-) -> Tensor:
-    """As `in_pieces` for at most `sizes[-1]` rows."""
-    count = rows.size(0)
-    wanted = sizes[-1]
+def _wanted(count: int, sizes: list[int]) -> int:
+    """As `Rows.filled` for at most `sizes[-1]` rows."""
     for size in sizes:
         if size >= count:
-            wanted = size
-            break
-    if wanted == count:
-        return _multiply(rows, weight, bias, wide)
-    rows = torch.cat([rows, rows[-1:].expand(wanted - count, -1)])
-    return _multiply(rows, weight, bias, wide)[:count]
+            return size
+    return sizes[-1]
+
+
+def _room(hidden: Tensor, width: int, sizes: list[int]) -> Tensor:
+    """Zeros [M, width] for a product that is called with more rows than there are; else none.
+
+    Made once for all layers: filling up anew each time takes longer than many a kernel.
+    """
+    count = hidden.size(0)
+    wanted = count if count > sizes[-1] else _wanted(count, sizes)
+    return torch.zeros(
+        [wanted if wanted > count else 0, width], dtype=hidden.dtype, device=hidden.device
+    )
 
 
 def _product(
     rows: Tensor,
+    room: Tensor,
     weight: Tensor,
     bias: Optional[Tensor],  # noqa: UP045
     sizes: list[int],
     wide: bool,
 ) -> Tensor:
-    """As `in_pieces`: [M, in] -> [M, out]."""
+    """As `in_pieces`: [M, in] -> [M, out]; only that what is filled in is zeros."""
     count = rows.size(0)
+    if room.size(0):
+        room[:count].copy_(rows)
+        return _multiply(room, weight, bias, wide)[:count]
     most = sizes[-1]
     if count <= most:
-        return _filled(rows, weight, bias, sizes, wide)
+        return _multiply(rows, weight, bias, wide)
     pieces = (count + most - 1) // most
-    length = (count + pieces - 1) // pieces
-    return torch.cat([_filled(part, weight, bias, sizes, wide) for part in rows.split(length)])
+    parts: list[Tensor] = []
+    for part in rows.split((count + pieces - 1) // pieces):
+        extra = _wanted(part.size(0), sizes) - part.size(0)
+        filled = torch.cat([part, part[-1:].expand(extra, -1)]) if extra else part
+        parts.append(_multiply(filled, weight, bias, wide)[: part.size(0)])
+    return torch.cat(parts)
 
 
 def _attention(
@@ -193,9 +201,13 @@ def _layers(
 ) -> Tensor:
     """All layers: [N, hidden] -> [N, hidden]; keys and values of real tokens are cached."""
     both, dim, count = heads + kv_heads, cos.size(2), rows.size(0)
+    into = _room(hidden, hidden.size(1), rules[0])
+    out = _room(hidden, heads * dim, rules[1])
+    up = _room(hidden, hidden.size(1), rules[2])
+    down = _room(hidden, weights[0][5].size(1), rules[3])
     for index in range(len(weights)):
         layer, bias = weights[index], biases[index]
-        flat = _product(_norm(hidden, layer[0], eps), layer[1], bias[0], rules[0], wide)
+        flat = _product(_norm(hidden, layer[0], eps), into, layer[1], bias[0], rules[0], wide)
         flat = flat.view(-1, both + kv_heads, dim)  # query, key and value heads
         turning = flat[:, :both]
         if len(per_head):
@@ -216,11 +228,11 @@ def _layers(
             masks[kinds[index]],
             scaling,
         )
-        hidden = hidden + _product(seen, layer[2], bias[1], rules[1], wide)
-        flat = _product(_norm(hidden, layer[3], eps), layer[4], bias[2], rules[2], wide)
-        gate, up = flat.chunk(2, -1)
-        inner = functional.silu(gate) * up
-        hidden = hidden + _product(inner, layer[5], bias[3], rules[3], wide)
+        hidden = hidden + _product(seen, out, layer[2], bias[1], rules[1], wide)
+        flat = _product(_norm(hidden, layer[3], eps), up, layer[4], bias[2], rules[2], wide)
+        gate, other = flat.chunk(2, -1)
+        inner = functional.silu(gate) * other
+        hidden = hidden + _product(inner, down, layer[5], bias[3], rules[3], wide)
     return hidden
 
 

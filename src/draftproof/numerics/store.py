@@ -14,7 +14,7 @@ import torch
 
 from draftproof.numerics.shapes import Rows, Shapes
 
-FORMAT = 9  # changes whenever the probes do
+FORMAT = 10  # changes whenever the probes do
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
