@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=48)
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--batch-sizes", default="1,4,8")
-    parser.add_argument("--num-speculative-tokens", default="0,2,3,4")
+    parser.add_argument("--num-speculative-tokens", default="0,auto", help="K, or auto")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -99,7 +99,8 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     ids = prompts(AutoTokenizer.from_pretrained(target))[: arguments.prompts]
     reference = None
     for batch in map(int, arguments.batch_sizes.split(",")):
-        for drafted in map(int, arguments.num_speculative_tokens.split(",")):
+        for word in arguments.num_speculative_tokens.split(","):
+            drafted = word if word == "auto" else int(word)
             options = {
                 "max_num_seqs": batch,
                 "num_speculative_tokens": drafted,
