@@ -10,8 +10,11 @@ beside `draftproof[openvino]`.
 The prompts are gone through in slices; every contender decodes a slice before anybody gets the
 next one, so that a machine whose pace changes slows down all of them. GenAI is handed a batch at a
 time, as in `run_openvino.py`, or a whole slice with `--continuous`; ours a whole slice. One JSON
-line per batch size and contender: wall tokens/s with prefill, by token ids; reading, the wall time
-of the first tokens alone (prompt tokens per second); ours also with what the forwards took.
+line per batch size and contender: wall tokens/s with prefill, by token ids, and prompt tokens per
+second up to the first tokens; ours also with the share of the wall time that the forwards took.
+
+Contenders are genai:plain, genai:draft, and fast:K or exact:K, ours in one tier of numerics with a
+number or auto as K; K@0.4 ends a row's drafting after a token less probable than that.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--slice", type=int, default=8)
     parser.add_argument("--batch-sizes", default="1,4,8")
-    parser.add_argument("--contenders", default="genai:plain,genai:draft,ours:0,ours:auto")
+    parser.add_argument(
+        "--contenders", default="genai:plain,genai:draft,fast:0,fast:auto,exact:auto"
+    )
     parser.add_argument("--continuous", action="store_true")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path)
@@ -87,13 +92,13 @@ def line(
     batch: int, name: str, sums: dict[str, float], outputs: dict[str, list[list[int]]], read: int
 ) -> dict[str, Any]:
     """A contender's figures; its outputs are compared with the first plain one's of its kind."""
-    kind, mode = name.split(":")
+    kind = name.split(":")[0]
     first = next(other for other in outputs if other.startswith(kind))
     tokens = sum(map(len, outputs[name]))
     same = sum(a == b for a, b in zip(outputs[name], outputs[first], strict=True))
     found = {
         "peer": "openvino-genai" if kind == "genai" else "draftproof",
-        "mode": mode,
+        "mode": name,
         "batch": batch,
         "tokens": tokens,
         "wall_s": round(sums["wall_s"], 2),
@@ -112,7 +117,7 @@ def made(arguments: argparse.Namespace, batch: int, name: str) -> Run:
     kind, mode = name.split(":")
     if kind == "genai":
         return genai(arguments.home, batch, mode == "draft", arguments.continuous)
-    return ours(arguments.home, batch, mode)
+    return ours(arguments.home, batch, mode, numerics=kind)
 
 
 def genai(home: Path, batch: int, draft: bool, continuous: bool) -> Run:
@@ -149,20 +154,23 @@ def genai(home: Path, batch: int, draft: bool, continuous: bool) -> Run:
     return run
 
 
-PAIRS: dict[Path, Any] = {}  # models are opened once
+PAIRS: dict[tuple[Path, str], Any] = {}  # models are opened once
 
 
-def ours(home: Path, batch: int, mode: str) -> Run:
+def ours(home: Path, batch: int, mode: str, numerics: str) -> Run:
     """Target and draft on OpenVINO under this package's loop."""
     import on_openvino
     from common import EOS
 
     import draftproof
 
-    if home not in PAIRS:
+    key = home, numerics
+    if key not in PAIRS:
         options: dict[str, Any] = {"dtype": "bfloat16", "executor": "openvino"}
-        PAIRS[home] = draftproof.load(home / "grown4", home / "smollm2", **options)
-    pair = PAIRS[home]
+        PAIRS[key] = draftproof.load(
+            home / "grown4", home / "smollm2", numerics=numerics, **options
+        )
+    pair = PAIRS[key]
     word, _, threshold = mode.partition("@")
     drafted: Any = word if word == "auto" else int(word)
 
