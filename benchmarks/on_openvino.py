@@ -8,8 +8,15 @@ makes; `--target` and `--draft` name others. Needs `draftproof[openvino]`. One J
 size and K: wall tokens/s with prefill, by token ids, as the peers measure it, and beside it what
 the forwards alone took. `run_openvino.py` of the peers measures OpenVINO GenAI on the same prompts.
 
+A second model, with a sliding window, on longer prompts (`make_gemma3.py` makes its folder):
+
+    python benchmarks/on_openvino.py HOME --target gemma3-270m --draft ngram --dtype float32 \
+        --categories summarization,rag --limit 900 --prompts 4 --oracle
+
 efficiency   share of the wall time that was spent inside the forwards of target and draft
 peak_mib     largest resident memory of the process so far, conversion excluded when it was cached
+exact_match  outputs equal to the first configuration's; equal_logits likewise, bit by bit
+oracle       outputs equal to the slow reference's (`draftproof.reference`: PyTorch, float32)
 """
 
 from __future__ import annotations
@@ -60,8 +67,13 @@ def main() -> None:
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--max-new-tokens", type=int, default=48)
     parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--categories", help="of Spec-Bench, instead of every 20th question")
+    parser.add_argument("--limit", type=int, default=256, help="tokens of a prompt at most")
+    parser.add_argument("--oracle", action="store_true", help="compare with the slow reference")
     parser.add_argument("--batch-sizes", default="1,4,8")
-    parser.add_argument("--num-speculative-tokens", default="0,2,3,4")
+    parser.add_argument("--num-speculative-tokens", default="0,auto", help="K, or auto")
+    parser.add_argument("--numerics", default="fast", help="fast, exact or auto")
+    parser.add_argument("--logits", action="store_true", help="compare logits too, bit by bit")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -82,7 +94,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     torch.set_num_threads(arguments.threads)
     sys.path.insert(0, str(arguments.peers))
-    from common import EOS, prompts
+    from common import EOS
 
     target, draft = arguments.home / arguments.target, arguments.draft
     executors = arguments.executors.split(",")
@@ -91,32 +103,72 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         target,
         draft if draft == "ngram" else arguments.home / draft,
         dtype=arguments.dtype,
-        numerics="fast",
+        numerics=arguments.numerics,
         executor=executors[0],
         draft_executor=None if draft == "ngram" else executors[-1],
         executor_options={"kv_cache_dtype": arguments.kv_cache_dtype} if mine else None,
     )
-    ids = prompts(AutoTokenizer.from_pretrained(target))[: arguments.prompts]
-    reference = None
+    ids = chosen(arguments, AutoTokenizer.from_pretrained(target))
+    eos = EOS if arguments.categories is None else None  # the peers' pair, or the model's own
+    oracle = expected(target, ids, arguments.max_new_tokens) if arguments.oracle else None
+    reference, logits = None, None
     for batch in map(int, arguments.batch_sizes.split(",")):
-        for drafted in map(int, arguments.num_speculative_tokens.split(",")):
+        for word in arguments.num_speculative_tokens.split(","):
+            drafted = word if word == "auto" else int(word)
             options = {
                 "max_num_seqs": batch,
                 "num_speculative_tokens": drafted,
-                "eos_token_id": EOS,
+                "eos_token_id": eos,
             }
             run(pair, ids[:batch], max_new_tokens=4, **options)  # kernels are made at first use
             line, outputs = run(pair, ids, max_new_tokens=arguments.max_new_tokens, **options)
             reference = reference or outputs
             same = sum(a == b for a, b in zip(outputs, reference, strict=True))
+            if oracle is not None:
+                equal = sum(a == b for a, b in zip(outputs, oracle, strict=True))
+                line["oracle"] = f"{equal}/{len(ids)}"
+            if arguments.logits:
+                options |= {"max_new_tokens": arguments.max_new_tokens, "output_logits": True}
+                found = [result.logits for result in pair.generate(ids, **options)]
+                logits = logits or found
+                equal = sum(map(torch.equal, found, logits))
+                line["equal_logits"] = f"{equal}/{len(ids)}"
             yield {
                 "peer": "draftproof",
                 "mode": "+".join(executors),
                 "batch": batch,
                 "k": drafted,
+                "numerics": pair.numerics,
                 **line,
                 "exact_match": f"{same}/{len(ids)}",
             }
+
+
+def chosen(arguments: argparse.Namespace, tokenizer: Any) -> list[list[int]]:
+    """Prompts: the peers', or the first ones of some categories, in turns."""
+    from common import QUESTIONS, prompts
+
+    if arguments.categories is None:
+        return prompts(tokenizer, arguments.prompts, arguments.limit)
+    rows = [json.loads(line) for line in QUESTIONS.open()]
+    wanted = arguments.categories.split(",")
+    columns = [[row["turns"][0] for row in rows if row["category"] == name] for name in wanted]
+    texts = [text for group in zip(*columns, strict=False) for text in group]
+    return [tokenizer(text)["input_ids"][: arguments.limit] for text in texts[: arguments.prompts]]
+
+
+def expected(target: Path, ids: list[list[int]], new: int) -> list[list[int]]:
+    """What the slow reference writes."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from draftproof.hf import default_eos
+    from draftproof.reference import reference
+    from draftproof.sampling import as_ids
+
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    eos = as_ids(default_eos(model))
+    return [reference(model, prompt, new, eos_token_id=eos) for prompt in ids]
 
 
 def run(pair: Any, ids: list[list[int]], **options: Any) -> tuple[dict[str, Any], list[list[int]]]:

@@ -72,7 +72,9 @@ class Row:
         """Row 0 in pieces, the others beside its first piece and then a token each: [LENGTH, V]."""
         import torch
 
-        executor = self.model.executor(rows=len(self.ids), capacity=256, free=None)
+        from draftproof.numerics.shapes import FAST
+
+        executor = self.model.executor(len(self.ids), 256, None, FAST)
         logits = []
         for step, piece in enumerate(pieces):
             widths = neighbours if step == 0 else [1] * len(neighbours)

@@ -358,13 +358,6 @@ def _resolve_numerics(
     """The tier that runs, its shapes, and why. Raises NumericsError when exact is not to be had."""
     if wish == "fast":
         return "fast", FAST, "as asked"
-    if isinstance(target, ForeignModel):
-        if wish == "exact":
-            raise NumericsError(
-                f"numerics='exact' cannot be promised with this executor: {target.row_dependence}; "
-                "use numerics='fast' or executor='torch'"
-            )
-        return "fast", FAST, target.row_dependence
     if not method.anchored:
         why = f"method {method.name!r} moves rows, which changes the order of sums"
         if wish == "exact":
@@ -372,7 +365,7 @@ def _resolve_numerics(
         return "fast", FAST, why
     if wish == "auto" and target.device.type != "cpu":
         return "fast", FAST, f"exact numerics are promised on CPUs, not on {target.device.type}"
-    verdict = calibrate(target)
+    verdict = target.calibrate() if isinstance(target, ForeignModel) else calibrate(target)
     if wish == "exact" or verdict.shapes is not None:
         return "exact", require(verdict), "calibrated on this machine"
     return "fast", FAST, f"{verdict.failing} depends on the other rows on this machine"

@@ -7,6 +7,7 @@ that what is asked of one executor is asked of the other.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,10 +22,15 @@ from .subjects import K, near_copy, oracle
 
 pytest.importorskip("openvino")
 
+from openvino import Core
+
+from draftproof.executors.openvino import calibration
 from draftproof.executors.openvino.compiled import Settings
 from draftproof.executors.openvino.conversion import converted
 from draftproof.executors.openvino.executor import PagedExecutor
+from draftproof.executors.openvino.feeding import FORWARD
 from draftproof.executors.openvino.model import PagedModel
+from draftproof.numerics.shapes import Shapes
 
 EXECUTORS = ["torch", "openvino"]
 NEW = 10
@@ -213,6 +219,66 @@ def test_a_folder_is_converted_once(tmp_path: Any, caplog: pytest.LogCaptureFixt
     assert converted(target) == converted(target)
 
 
+# -- exact numerics
+
+
+def exact_pair(dtype: str, draft: Any) -> Pair:
+    """Of oracle's target; skips where the processor or its kernels do not allow it."""
+    settings = {"dtype": dtype}
+    able = Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if dtype == "bfloat16" and "BF16" not in able:
+        pytest.skip("this processor does not compute in bfloat16")
+    try:
+        return Pair(
+            oracle().model, draft, executor="openvino", executor_options=settings, numerics="exact"
+        )
+    except NumericsError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_in_exact_numerics_a_row_keeps_its_bits(dtype: str) -> None:
+    subject = oracle()
+    options: dict[str, Any] = {"max_new_tokens": NEW, "output_logits": True, "debug": True}
+    alone = exact_pair(dtype, None).generate(subject.prompts, max_num_seqs=1, **options)
+    for draft, rows, drafted, budget in (
+        (None, 3, 0, 512),
+        (None, 8, 0, 19),
+        ("ngram", 1, 3, 512),
+        (near_copy(), 3, 4, 512),
+        (near_copy(), 8, "auto", 512),
+        (subject.drafter([0, 3, 1, 2, 4, 0, 2, 1][: len(subject.prompts)]), 5, 5, 24),
+    ):
+        found = exact_pair(dtype, draft).generate(
+            subject.prompts,
+            max_num_seqs=rows,
+            num_speculative_tokens=drafted,
+            max_num_batched_tokens=budget,
+            **options,
+        )
+        for one, other in zip(alone, found, strict=True):
+            assert other.numerics == "exact"
+            assert one.token_ids == other.token_ids
+            assert torch.equal(one.logits, other.logits), f"{draft} {rows} {drafted}"
+
+
+def test_a_rule_that_does_not_hold_is_noticed() -> None:
+    """The kernel for single tokens adds up otherwise, here at least; the calibration sees it."""
+    model = PagedModel.open(oracle().model, Settings())
+    right = calibration._rule(model)
+    assert right is not None
+    shapes = Shapes(products={FORWARD: right}, least=calibration.LEAST)
+    if not calibration._holds(model, shapes):
+        pytest.skip("no exact numerics on this processor")
+    if calibration._holds(model, replace(shapes, least=1)):
+        pytest.skip("single tokens keep their bits on this processor")
+    executor = PagedExecutor(model=model, rows=2, capacity=80, shapes=replace(shapes, least=1))
+    ids = calibration._ids(model, 2, 80)
+    whole = calibration._run(executor, ids, [[(0, 80)]], 20)
+    single = calibration._run(executor, ids, [[(0, 60)], *[[(0, 1)]] * 20], 20)
+    assert not torch.equal(whole, single)
+
+
 # -- the executor's memory
 
 
@@ -334,12 +400,31 @@ def test_a_model_that_cannot_be_converted_is_refused_by_name(name: str) -> None:
     assert REFUSED[name] in str(caught.value)
 
 
-def test_exact_numerics_are_refused_with_the_operation() -> None:
-    with pytest.raises(NumericsError, match="FullyConnected"):
+@pytest.mark.parametrize(
+    ("part", "answer", "culprit"),
+    [("_rule", None, "FullyConnected"), ("_holds", False, "PagedAttention")],
+)
+def test_exact_numerics_are_refused_with_the_operation(
+    part: str, answer: Any, culprit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, part, lambda *_: answer)
+    monkeypatch.setattr(calibration, "recall", lambda _: None)
+    monkeypatch.setattr(calibration, "keep", lambda *_: None)
+    with pytest.raises(NumericsError, match=culprit):
         Pair(oracle().model, executor="openvino", numerics="exact")
     pair = Pair(oracle().model, executor="openvino")
     assert pair.numerics == "fast"
-    assert "FullyConnected" in pair.describe()["numerics_reason"]
+    assert culprit in pair.describe()["numerics_reason"]
+
+
+def test_an_eight_bit_cache_is_never_exact() -> None:
+    with pytest.raises(NumericsError, match="KV cache that rounds"):
+        Pair(
+            oracle().model,
+            executor="openvino",
+            executor_options={"kv_cache_dtype": "uint8"},
+            numerics="exact",
+        )
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,24 @@ def test_the_short_form_with_a_report_is_examined(tmp_path: Path) -> None:
     assert "batch=2" in (tmp_path / "r.html").read_text()
 
 
+def test_the_short_form_names_the_executor_on_both_sides() -> None:
+    from draftproof.cli.examining import as_question
+    from draftproof.cli.options import DecodingOptions, ModelOptions
+
+    settings = {"kv_cache_dtype": "uint8"}
+    models = ModelOptions(target="t", draft="d", executor="openvino", executor_options=settings)
+    asked = as_question(models, DecodingOptions(), 4, "auto", None)
+    for side in (asked.reference, asked.candidate):
+        assert "executor=openvino,kv_cache_dtype=uint8" in side
+    models = ModelOptions(
+        target="t", draft="d", draft_executor="openvino", executor_options=settings
+    )
+    asked = as_question(models, DecodingOptions(), 4, "auto", None)
+    assert "openvino" not in asked.reference
+    assert "uint8" not in asked.reference
+    assert asked.candidate.endswith("draft_executor=openvino,kv_cache_dtype=uint8")
+
+
 def test_recorded_ids_that_differ_are_undecided_and_exit_3(tmp_path: Path) -> None:
     for name, ids in (("a", [1, 2]), ("b", [1, 3])):
         (tmp_path / name).write_text(json.dumps({"ids": ids}) + "\n")

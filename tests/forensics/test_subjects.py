@@ -105,6 +105,18 @@ def test_a_spec_names_our_engine() -> None:
     assert parse("engine:target=demo").k == 0
 
 
+def test_a_spec_names_an_executor() -> None:
+    side = parse(
+        "engine:target=demo,draft=demo,executor=openvino,draft_executor=torch,num_threads=2"
+    )
+    assert isinstance(side, EngineSubject)
+    assert side.options == {
+        "executor": "openvino",
+        "draft_executor": "torch",
+        "executor_options": {"num_threads": 2},
+    }
+
+
 def test_a_spec_names_transformers() -> None:
     side = parse("transformers:target=demo,assistant=demo,attention=eager")
     assert isinstance(side, TransformersSubject)
@@ -136,6 +148,7 @@ def test_a_text_server_says_what_was_compared() -> None:
         ("engine:draft=demo", "needs target=FOLDER"),
         ("engine:target=demo,size=3", "'size=3' is not one of"),
         ("engine:target=demo,batch=0", "whole number from 1"),
+        ("engine:target=demo,num_threads=0", "whole number from 1"),
         ("transformers:target=demo,assistant=demo,batch=2", "one row at a time"),
         ("file:nowhere.jsonl", "no such file"),
         ("http://x?kind=magic", "choose one of vllm"),

@@ -61,6 +61,12 @@ def as_question(
     numerics = f"numerics={models.numerics},method={models.method}"
     draft = "ngram" if models.ngram else models.draft
     drafted = "" if draft is None else f",draft={draft},k={decoding.num_speculative_tokens}"
+    drafted += f",draft_executor={models.draft_executor}" if models.draft_executor else ""
+    settings = "".join(f",{key}={value}" for key, value in (models.executor_options or {}).items())
+    if models.executor == "torch":
+        drafted += settings  # they are the draft's, and the reference has none
+    else:
+        common += f",executor={models.executor}{settings}"
     return Question(
         reference=f"engine:{common},numerics={models.numerics},batch=1",
         candidate=f"engine:{common},{numerics},batch={batch}{drafted}",

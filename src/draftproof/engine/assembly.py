@@ -150,7 +150,7 @@ def _executor(
     model: BoundModel | ForeignModel, plan: Blueprint, capacity: int, shapes: Shapes
 ) -> Executor:
     if isinstance(model, ForeignModel):
-        return model.executor(plan.pool, capacity, free_bytes(model.device))
+        return model.executor(plan.pool, capacity, free_bytes(model.device), shapes)
     memory = Memory(
         model=model,
         rows=plan.pool,

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from draftproof.numerics.shapes import Shapes
+    from draftproof.numerics.store import Verdict
     from draftproof.types import RaggedTokens
 
 
@@ -73,12 +75,11 @@ class ForeignModel(Protocol):
     def dtype(self) -> torch.dtype:
         """In what it computes."""
 
-    @property
-    def row_dependence(self) -> str:
-        """The operation whose result for a row depends on the other rows."""
+    def calibrate(self) -> Verdict:
+        """Under which shapes a row's result does not depend on the other rows, found once."""
 
     def kv_bytes(self, rows: int, capacity: int) -> int:
         """Size of the KV cache of `rows` rows of `capacity` tokens, in bytes."""
 
-    def executor(self, rows: int, capacity: int, free: int | None) -> Executor:
+    def executor(self, rows: int, capacity: int, free: int | None, shapes: Shapes) -> Executor:
         """A memory for `rows` rows. Raises OutOfMemoryError when it needs more than `free`."""

@@ -65,6 +65,8 @@ class Shapes:
     queries:    attention gets a multiple of this many (folded) queries per key head
     width:      tokens of one row that attend in one call, at most
     lone_row:   whether a linear called with a single row may take a kernel of its own
+    least:      tokens that a row feeds at least, its last cached ones again where it lacks them
+                (paged attention has another kernel for a single one)
     """
 
     tokens: int = 1
@@ -75,6 +77,7 @@ class Shapes:
     queries: int = 1
     width: int = NEVER
     lone_row: bool = True
+    least: int = 1
 
     def rows_of(self, kind: str) -> Rows:
         """The rule for one kind of matrix product."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.executors.base import Executor
+from draftproof.executors.openvino.calibration import calibrate
 from draftproof.executors.openvino.card import Card
 from draftproof.executors.openvino.compiled import (
     CACHE_PRECISIONS,
@@ -19,6 +20,8 @@ from draftproof.executors.openvino.compiled import (
 )
 from draftproof.executors.openvino.conversion import converted, is_export
 from draftproof.executors.openvino.executor import PagedExecutor
+from draftproof.numerics.shapes import Shapes
+from draftproof.numerics.store import Verdict
 
 # what the plugin calls that it can compute in a type
 CAPABILITIES = {"float32": "FP32", "bfloat16": "BF16", "float16": "FP16"}
@@ -54,17 +57,13 @@ class PagedModel(PagedGraph):
         """Name of what runs it, as in `executor=`."""
         return "openvino"
 
-    @property
-    def row_dependence(self) -> str:
-        """Why the exact tier is refused; docs/openvino.md says what was tried."""
-        return (
-            "OpenVINO's paged attention has another kernel for rows that feed a single token, and "
-            "its matrix products (FullyConnected) are not calibrated"
-        )
+    def calibrate(self) -> Verdict:
+        """The shapes under which rows are independent, from disk when they were found before."""
+        return calibrate(self)
 
-    def executor(self, rows: int, capacity: int, free: int | None) -> Executor:
+    def executor(self, rows: int, capacity: int, free: int | None, shapes: Shapes) -> Executor:
         """A memory for `rows` rows. Raises OutOfMemoryError when it needs more than `free`."""
-        return PagedExecutor(model=self, rows=rows, capacity=capacity, free=free)
+        return PagedExecutor(model=self, rows=rows, capacity=capacity, free=free, shapes=shapes)
 
 
 def _refuse(settings: Settings) -> None:

@@ -120,7 +120,7 @@ class EngineSubject:
         # a script needs a pair that drafts at all; the drafter is replaced in its engine
         drafter = "ngram" if setup.script is not None else draft
         named = drafter if isinstance(drafter, str) else id(drafter)
-        key = ("pair", id(target), named, id(self.tokenizer), tuple(sorted(self.options.items())))
+        key = ("pair", id(target), named, id(self.tokenizer), repr(sorted(self.options.items())))
         return self.workshop.once(
             key,
             lambda: RiggedPair(target, drafter, tokenizer=self.tokenizer, **self.options),

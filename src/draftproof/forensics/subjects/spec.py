@@ -1,7 +1,8 @@
 """SPEC: how a user names a subject on the command line.
 
     engine:target=FOLDER[,draft=FOLDER|ngram][,batch=8][,k=4][,dtype=bfloat16][,method=rows]
-                         [,numerics=fast][,device=cpu]
+                         [,numerics=fast][,device=cpu][,executor=openvino]
+                         [,draft_executor=torch][,kv_cache_dtype=uint8][,num_threads=2]
     transformers:target=FOLDER[,assistant=FOLDER][,batch=1][,k=4][,dtype=...][,attention=eager]
     http://host:port[?kind=vllm|sglang|llama.cpp|openai&batch=8&k=4&model=NAME&timeout=120
                       &tokenizer=FOLDER&float32=http://host:port&dtype=float32&target=FOLDER]
@@ -87,7 +88,9 @@ def _target(spec: str, options: Options) -> str:
     return options["target"]
 
 
-ENGINE = ("target", "draft", "batch", "k", "dtype", "method", "numerics", "device")
+PASSED = ("method", "numerics", "executor", "draft_executor")  # on to the Pair, as they are
+EXECUTOR = ("kv_cache_dtype", "num_threads")  # settings of an executor
+ENGINE = ("target", "draft", "batch", "k", "dtype", "device", *PASSED, *EXECUTOR)
 
 
 def _engine(spec: str, rest: str) -> Subject:
@@ -95,9 +98,12 @@ def _engine(spec: str, rest: str) -> Subject:
 
     options = options_of(rest, ENGINE)
     target, draft = _target(spec, options), options.get("draft")
-    passed: dict[str, Any] = {
-        key: value for key, value in options.items() if key in ("method", "numerics")
-    }
+    passed: dict[str, Any] = {key: value for key, value in options.items() if key in PASSED}
+    settings: dict[str, Any] = {key: options[key] for key in EXECUTOR if key in options}
+    if "num_threads" in settings:
+        settings["num_threads"] = _number(options, "num_threads", 1, least=1)
+    if settings:
+        passed["executor_options"] = settings
     return EngineSubject(
         name=spec,
         target=_loaded(target, 0, options),
