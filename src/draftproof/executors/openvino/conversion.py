@@ -27,7 +27,7 @@ from draftproof.errors import UnsupportedModelError
 from draftproof.executors.openvino.card import GRAPH, Card
 from draftproof.executors.openvino.compiled import PagedGraph, Settings
 from draftproof.executors.openvino.executor import PagedExecutor
-from draftproof.executors.openvino.graph import narrow_constants
+from draftproof.executors.openvino.graph import mark_decompressions, narrow_constants
 from draftproof.executors.openvino.tracing import trace
 from draftproof.hf import BoundModel, default_eos, load_model
 from draftproof.numerics.store import folder as cache_folder
@@ -36,7 +36,7 @@ from draftproof.types import RaggedTokens
 
 log = logging.getLogger("draftproof")
 
-FORMAT = 1  # changes whenever this folder's way of converting does
+FORMAT = 2  # changes whenever this folder's way of converting does
 CHUNK = 1 << 24  # bytes
 TOLERANCE = 1e-3  # of the largest logit; float32 in another order of sums is off by 1e-6
 
@@ -152,6 +152,7 @@ def _write(graph: Any, card: Card, target: Path, bound: BoundModel) -> None:
     draft.mkdir(parents=True)
     try:
         ov.save_model(graph, draft / GRAPH, compress_to_fp16=False)
+        mark_decompressions(draft / GRAPH)
         card.write(draft)
         _check(draft, card, bound)
         if target.exists() and not _complete(target):

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import openvino as ov
@@ -186,6 +188,27 @@ def narrow_constants(model: Any) -> None:
         if key not in made:
             made[key] = ops.convert(op.Constant(_owned(bits, kind)), "f32")
         node.output(0).replace(made[key].output(0))
+
+
+def mark_decompressions(file: Path) -> None:
+    """Say in a saved graph that 16-bit weights are widened only to be computed with.
+
+    Unmarked, OpenVINO folds them into float32 constants when it compiles: twice their memory.
+    There is no call for it in OpenVINO's Python, and a plain entry of `rt_info` is written
+    elsewhere.
+    """
+    tree = ElementTree.parse(file)
+    layers = {layer.get("id"): layer for layer in tree.iter("layer")}
+    for edge in tree.iter("edge"):
+        source, layer = layers[edge.get("from-layer")], layers[edge.get("to-layer")]
+        kind = source.find("data")
+        if source.get("type") != "Const" or layer.get("type") != "Convert" or kind is None:
+            continue
+        if kind.get("element_type") in ("bf16", "f16"):
+            info = ElementTree.Element("rt_info")
+            ElementTree.SubElement(info, "attribute", name="decompression", version="0")
+            layer.insert(1, info)  # behind `data`
+    tree.write(file, xml_declaration=True, encoding="utf-8")
 
 
 def _owned(bits: Any, kind: Any) -> Any:
