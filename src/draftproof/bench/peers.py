@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,24 +74,59 @@ class Peers:
             yield {"peer": name, "mode": mode, "error": error}
 
 
-def _wait(process: subprocess.Popen[str]) -> tuple[list[dict[str, Any]], int, str]:
+def _wait(process: subprocess.Popen[str]) -> tuple[list[dict[str, Any]], int | None, str]:
     """Its JSON lines, its peak memory in MiB, and the last line of what it complained about."""
-    import threading
-
     errors: list[str] = []
+    peaks: list[int] = []
+    ended = threading.Event()
     assert process.stdout is not None
     assert process.stderr is not None
     stderr = process.stderr
     reader = threading.Thread(target=lambda: errors.extend(stderr))
+    sampler = threading.Thread(target=_sample, args=(process.pid, peaks, ended))
     reader.start()
+    sampler.start()
     lines = [json.loads(text) for text in process.stdout if text.startswith("{")]
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    process.wait()
+    ended.set()
+    sampler.join()
     reader.join()
     process.stdout.close()
     stderr.close()
     complaint = next((text.strip() for text in reversed(errors) if text.strip()), "no message")
-    return lines, usage.ru_maxrss // 1024, complaint
+    return lines, max(peaks, default=None), complaint
+
+
+def _sample(pid: int, peaks: list[int], ended: threading.Event) -> None:
+    """Peak resident memory, MiB, of a process and those that it started, twice a second.
+
+    `wait4` would not do: a new process begins with the peak of the one that it was forked from.
+    """
+    while True:
+        found = [_high_water(one) for one in (pid, *_children(pid))]
+        if any(found):
+            peaks.append(sum(found) // 1024)
+        if ended.wait(0.5):
+            return
+
+
+def _high_water(pid: int) -> int:
+    """KiB; 0 where it cannot be read."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    lines = [line.split()[1] for line in text.splitlines() if line.startswith("VmHWM")]
+    return int(lines[0]) if lines else 0
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        words = [(task / "children").read_text(encoding="utf-8").split() for task in tasks]
+    except OSError:
+        return []
+    return [int(word) for line in words for word in line]
 
 
 def peer_questions(path: Path, count: int) -> list[Question]:

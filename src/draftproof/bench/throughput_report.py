@@ -81,8 +81,8 @@ def _speeds(lines: Sequence[Line]) -> Table:
     rows = []
     for words, found in _grouped(lines).items():
         cells = [_shown(found.get(size)) for size in sizes]
-        peaks = [line["peak_mib"] for line in found.values()]
-        rows.append([words, *cells, f"{max(peaks):,}"])
+        peaks = [line["peak_mib"] for line in found.values() if line["peak_mib"] is not None]
+        rows.append([words, *cells, f"{max(peaks):,}" if peaks else "-"])
     return Table(
         name="speeds",
         title="Tokens per second, reading the prompts included",
