@@ -14,7 +14,9 @@ line per batch size and contender: wall tokens/s with prefill, by token ids, and
 second up to the first tokens; ours also with the share of the wall time that the forwards took.
 
 Contenders are genai:plain, genai:draft, and fast:K or exact:K, ours in one tier of numerics with a
-number or auto as K; K@0.4 ends a row's drafting after a token less probable than that.
+number or auto as K; K@0.4 ends a row's drafting after a token less probable than that, and
+fast+int8:K has a draft with weights of 8 bits. peak_mib is the process's: of a contender only where
+it is the only one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import sys
 import time
 from collections import defaultdict
@@ -92,7 +95,7 @@ def line(
     batch: int, name: str, sums: dict[str, float], outputs: dict[str, list[list[int]]], read: int
 ) -> dict[str, Any]:
     """A contender's figures; its outputs are compared with the first plain one's of its kind."""
-    kind = name.split(":")[0]
+    kind = name.split(":")[0].split("+")[0]
     first = next(other for other in outputs if other.startswith(kind))
     tokens = sum(map(len, outputs[name]))
     same = sum(a == b for a, b in zip(outputs[name], outputs[first], strict=True))
@@ -106,6 +109,7 @@ def line(
         "prefill_tok_per_s": round(read / sums["reading_s"]),
         "same_as_first": f"{same}/{len(outputs[name])}",
     }
+    found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     if "inside_s" in sums:
         found["efficiency"] = round(sums["inside_s"] / sums["wall_s"], 3)
         found |= {key: int(sums[key]) for key in ("rounds", "accepted")}
@@ -117,7 +121,8 @@ def made(arguments: argparse.Namespace, batch: int, name: str) -> Run:
     kind, mode = name.split(":")
     if kind == "genai":
         return genai(arguments.home, batch, mode == "draft", arguments.continuous)
-    return ours(arguments.home, batch, mode, numerics=kind)
+    numerics, _, weights = kind.partition("+")
+    return ours(arguments.home, batch, mode, numerics, weights or "auto")
 
 
 def genai(home: Path, batch: int, draft: bool, continuous: bool) -> Run:
@@ -157,16 +162,17 @@ def genai(home: Path, batch: int, draft: bool, continuous: bool) -> Run:
 PAIRS: dict[tuple[Path, str], Any] = {}  # models are opened once
 
 
-def ours(home: Path, batch: int, mode: str, numerics: str) -> Run:
+def ours(home: Path, batch: int, mode: str, numerics: str, weights: str) -> Run:
     """Target and draft on OpenVINO under this package's loop."""
     import on_openvino
     from common import EOS
 
     import draftproof
 
-    key = home, numerics
+    key = home, f"{numerics}, {weights}"
     if key not in PAIRS:
         options: dict[str, Any] = {"dtype": "bfloat16", "executor": "openvino"}
+        options["executor_options"] = {"draft_weights": weights}
         PAIRS[key] = draftproof.load(
             home / "grown4", home / "smollm2", numerics=numerics, **options
         )

@@ -41,8 +41,10 @@ def main() -> None:
         print(json.dumps(measured(options)), flush=True)
         return
     pythons = dict(item.split("=", 1) for item in options.python)
-    lines = []
+    lines = earlier(options.output)
     for name in options.engines.split(","):
+        if any(line["engine"] == name for line in lines):
+            continue
         python = pythons.get(name.split("-")[0], sys.executable)
         lines.append(run_apart(python, name))
         print(json.dumps({k: v for k, v in lines[-1].items() if k != "outputs"}), flush=True)
@@ -51,6 +53,14 @@ def main() -> None:
             text = "".join(json.dumps(line) + "\n" for line in lines)
             options.output.write_text(text, encoding="utf-8")
     print(table(lines))
+
+
+def earlier(output: Path | None) -> list[dict[str, Any]]:
+    """Engines that an earlier call of the same command has measured already."""
+    if output is None or not output.exists():
+        return []
+    lines = map(json.loads, output.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if "error" not in line]
 
 
 def parse() -> argparse.Namespace:
@@ -238,13 +248,16 @@ def transformers(options: argparse.Namespace, ordered: bool = False) -> Decode:
 
 
 def economize(options: argparse.Namespace, plain: bool = False, ordered: bool = False) -> Decode:
-    """Its draft model, or a cycle of one token."""
+    """Its draft model or n-gram lookup; plain is a cycle of one token."""
     import economize as library
     import torch
     from economize.techniques.draft_model import DraftModelConfig
+    from economize.techniques.lookup import LookupConfig
 
     target = _model(options, options.target)
-    config = DraftModelConfig(model=str(options.models / options.draft))
+    config: Any = LookupConfig()
+    if options.draft != "ngram":
+        config = DraftModelConfig(model=str(options.models / options.draft))
     model = library.apply(target, config)
     cycle = 1 if plain else 5
 

@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--executors", default="openvino,openvino", help="of target and draft")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--draft-weights", default="auto", help="int8: rounded")
     parser.add_argument("--max-new-tokens", type=int, default=48)
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--categories", help="of Spec-Bench, instead of every 20th question")
@@ -99,6 +100,9 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     target, draft = arguments.home / arguments.target, arguments.draft
     executors = arguments.executors.split(",")
     mine = "openvino" in executors
+    settings = {"kv_cache_dtype": arguments.kv_cache_dtype}
+    if draft != "ngram" and executors[-1] == "openvino":
+        settings["draft_weights"] = arguments.draft_weights
     pair = draftproof.load(
         target,
         draft if draft == "ngram" else arguments.home / draft,
@@ -106,7 +110,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         numerics=arguments.numerics,
         executor=executors[0],
         draft_executor=None if draft == "ngram" else executors[-1],
-        executor_options={"kv_cache_dtype": arguments.kv_cache_dtype} if mine else None,
+        executor_options=settings if mine else None,
     )
     ids = chosen(arguments, AutoTokenizer.from_pretrained(target))
     eos = EOS if arguments.categories is None else None  # the peers' pair, or the model's own

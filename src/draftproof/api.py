@@ -88,8 +88,8 @@ def load(
     draft:         a model, "ngram" for prompt lookup, or None for plain decoding
     method:        "rows", or the paper's "eqspec", "exspec", "rollback", with method_options of
                    exspec: window_size, sort_by_length, policy, waiting_limit
-    executor:      "torch", or "openvino" (docs/openvino.md) with executor_options kv_cache_dtype
-                   and num_threads; draft_executor: of the draft model, by default the same
+    executor:      "torch", or "openvino" (docs/openvino.md) with executor_options kv_cache_dtype,
+                   num_threads, draft_weights; draft_executor: of the draft, by default the same
     script_layers: Llama-like layers as one TorchScript function, see docs/speed.md
     dtype:         "float32", "bfloat16", "float16", or "auto": what the checkpoint says
     model_kwargs:  handed to `from_pretrained` of the target (device_map, quantization_config,
@@ -108,7 +108,7 @@ def load(
     helper, draft_tokenizer = None, None
     if two:
         extra = options if draft_kwargs is None else draft_kwargs
-        helper = load_part(str(draft), runs[1], model_kwargs=extra, **common)
+        helper = load_part(str(draft), runs[1], model_kwargs=extra, drafts=True, **common)
         draft_tokenizer = load_tokenizer(str(draft))
     return Pair(
         model,
@@ -376,7 +376,7 @@ def _bind_draft(draft: Any, ngram: Ngram, executor: str, options: dict[str, Any]
     if isinstance(draft, str):
         _choose("draft", draft, ("ngram",))
         return ngram
-    return bind_part(draft, executor, options) if _is_model(draft) else draft
+    return bind_part(draft, executor, options, drafts=True) if _is_model(draft) else draft
 
 
 def _is_model(draft: Any) -> bool:

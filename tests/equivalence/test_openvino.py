@@ -388,6 +388,35 @@ def test_an_eight_bit_cache_rounds_and_is_smaller() -> None:
     torch.testing.assert_close(*logits, atol=0.05 * float(logits[1].abs().max()), rtol=0)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt2"])  # gpt2: head and embedding tied
+def test_a_draft_with_eight_bit_weights_changes_no_token(name: str) -> None:
+    subject, accepted = oracle(name), []
+    for weights in ("int8", "auto"):
+        pair = Pair(
+            subject.model,
+            near_copy(name),
+            numerics="fast",
+            executor="openvino",
+            executor_options={"draft_weights": weights},
+        )
+        found = pair.generate(
+            subject.prompts, max_new_tokens=NEW, num_speculative_tokens=K, debug=True
+        )
+        assert_same_tokens([row.token_ids for row in found], subject.expected(NEW))
+        accepted.append(sum(row.stats.num_accepted_draft_tokens for row in found))
+    assert accepted[0] >= 0.8 * accepted[1] > 0
+
+
+def test_eight_bit_weights_round_and_nothing_more() -> None:
+    logits = []
+    for weights in ("int8", "auto"):
+        model = PagedModel.open(oracle().model, Settings(dtype="float32", weights=weights))
+        executor = PagedExecutor(model=model, rows=1, capacity=64)
+        logits.append(executor.forward(ragged(executor, [0], [[5, 6, 7, 8]], [4])))
+    assert not torch.equal(*logits)
+    torch.testing.assert_close(*logits, atol=0.05 * float(logits[1].abs().max()), rtol=0)
+
+
 # -- what is refused
 
 
@@ -436,6 +465,8 @@ def test_an_eight_bit_cache_is_never_exact() -> None:
         ({"executor": "openvino", "executor_options": {"colour": 1}}, "colour"),
         ({"executor_options": {"num_threads": 1}}, "executor_options"),
         ({"draft_executor": "openvino"}, "draft_executor"),
+        ({"executor": "openvino", "executor_options": {"weights": "int8"}}, "draft_weights"),
+        ({"executor": "openvino", "executor_options": {"draft_weights": "int8"}}, "draft_weights"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, Any], culprit: str) -> None:

@@ -13,6 +13,7 @@ from draftproof.executors.confirm import confirm_stack
 from draftproof.hf import BoundModel, default_eos, load_model
 
 EXECUTORS = ("torch", "openvino")
+DRAFT = "draft_"  # before an option that is of the draft alone
 
 
 def load_part(
@@ -25,10 +26,12 @@ def load_part(
     options: dict[str, Any] | None = None,
     lone_row: bool = True,
     script_layers: bool = True,
+    drafts: bool = False,
 ) -> BoundModel | ForeignModel:
     """A model of its own, ready for its executor.
 
-    options:  of openvino: kv_cache_dtype, num_threads
+    options:  of openvino: kv_cache_dtype, num_threads, and either with draft_ in front, as well as
+              draft_weights, for a model that `drafts`
     lone_row: see `BoundModel`
     script_layers: whether layers that are known run as one function
     Raises UnsupportedArgumentError for an option that there is not.
@@ -40,18 +43,31 @@ def load_part(
         raise UnsupportedArgumentError(
             f"device={device!r} with executor='openvino', which runs on CPUs; use executor='torch'"
         )
-    return _open(name, {"dtype": dtype, **(options or {})}, model_kwargs)
+    return _open(name, {"dtype": dtype, **_meant(options, drafts)}, model_kwargs)
 
 
 def bind_part(
-    model: Any, executor: str, options: dict[str, Any] | None = None
+    model: Any, executor: str, options: dict[str, Any] | None = None, drafts: bool = False
 ) -> BoundModel | ForeignModel:
     """A loaded model made ready for its executor; one that is ready already stays as it is."""
     if isinstance(model, (BoundModel, ForeignModel)):
         return model
     if executor == "torch":
         return _confirmed(BoundModel(model), True)
-    return _open(model, options or {}, {})
+    return _open(model, _meant(options, drafts), {})
+
+
+def _meant(options: dict[str, Any] | None, drafts: bool) -> dict[str, Any]:
+    """The options of one of the two models; one with draft_ in front goes before one without."""
+    given = options or {}
+    if "weights" in given:
+        raise UnsupportedArgumentError(
+            "executor option weights: rounded weights are another model, whose output is another; "
+            "draft_weights rounds those of the draft, which never change it"
+        )
+    common = {name: value for name, value in given.items() if not name.startswith(DRAFT)}
+    own = {name.removeprefix(DRAFT): value for name, value in given.items() if name not in common}
+    return common | own if drafts else common
 
 
 def _confirmed(model: BoundModel, script_layers: bool) -> BoundModel:
@@ -95,6 +111,11 @@ def choose(
             )
     if options and "openvino" not in chosen:
         raise UnsupportedArgumentError("executor_options without executor='openvino'")
+    drafting = [name for name in options or () if name.startswith(DRAFT)]
+    if drafting and not (drafts and chosen[1] == "openvino"):
+        raise UnsupportedArgumentError(
+            f"executor option {', '.join(drafting)} without a draft model on openvino"
+        )
     return chosen
 
 
@@ -109,7 +130,8 @@ def _open(
     known = Settings.__dataclass_fields__
     unknown = sorted(options.keys() - known)
     if unknown:
+        names = [name if name != "weights" else f"{DRAFT}{name}" for name in known]
         raise UnsupportedArgumentError(
-            f"unknown executor option {', '.join(unknown)}; there are {', '.join(known)}"
+            f"unknown executor option {', '.join(unknown)}; there are {', '.join(names)}"
         )
     return PagedModel.open(source, Settings(**options), model_kwargs)

@@ -15,9 +15,11 @@ from openvino._offline_transformations import paged_attention_transformation
 from draftproof.errors import UnsupportedModelError
 from draftproof.executors.openvino.card import GRAPH, Card
 from draftproof.executors.openvino.graph import gather_kept, page
+from draftproof.executors.openvino.quantisation import GROUP, round_weights
 
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 CACHE_PRECISIONS = PRECISIONS | {"uint8": "u8"}
+WEIGHTS = ("auto", "int8")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,11 +29,13 @@ class Settings:
     dtype:            "float32", "bfloat16", "float16", or "auto": what the checkpoint says
     kv_cache_dtype:   the same, or "uint8", which rounds; "auto": as `dtype`
     num_threads:      None: as many as PyTorch uses, so that neither waits for the other's
+    weights:          "auto": as in the graph; "int8": rounded to 8 bits, for drafts
     """
 
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
     num_threads: int | None = None
+    weights: str = "auto"
 
 
 @dataclass(kw_only=True)
@@ -90,6 +94,11 @@ class PagedGraph:
         return self.dtype_name if wish == "auto" else wish
 
     @property
+    def rounded(self) -> bool:
+        """Whether weights are rounded to 8 bits when the graph is opened."""
+        return self.settings.weights == "int8"
+
+    @property
     def num_threads(self) -> int:
         """Threads of a forward."""
         return self.settings.num_threads or torch.get_num_threads()
@@ -104,6 +113,8 @@ class PagedGraph:
         else:
             page(graph, self.card.layers)
             gather_kept(graph)
+        if self.rounded:
+            round_weights(graph)
         return core.compile_model(graph, "CPU", self.properties)
 
     @property
@@ -112,7 +123,7 @@ class PagedGraph:
         return {
             "INFERENCE_PRECISION_HINT": PRECISIONS[self.dtype_name],
             "KV_CACHE_PRECISION": CACHE_PRECISIONS[self.kv_cache_dtype],
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP if self.rounded else 0,
             "INFERENCE_NUM_THREADS": self.num_threads,
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",

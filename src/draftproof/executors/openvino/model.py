@@ -15,6 +15,7 @@ from draftproof.executors.openvino.card import Card
 from draftproof.executors.openvino.compiled import (
     CACHE_PRECISIONS,
     PRECISIONS,
+    WEIGHTS,
     PagedGraph,
     Settings,
 )
@@ -67,12 +68,13 @@ class PagedModel(PagedGraph):
 
 
 def _refuse(settings: Settings) -> None:
-    for name, allowed in (("dtype", PRECISIONS), ("kv_cache_dtype", CACHE_PRECISIONS)):
+    choices = {"dtype": PRECISIONS, "kv_cache_dtype": CACHE_PRECISIONS, "weights": WEIGHTS}
+    for name, allowed in choices.items():
         value = getattr(settings, name)
         if value not in ("auto", *allowed):
             raise UnsupportedArgumentError(
-                f"{name}={value!r} with executor='openvino'; choose one of auto, "
-                + ", ".join(allowed)
+                f"{name}={value!r} with executor='openvino'; choose one of "
+                + ", ".join(dict.fromkeys(["auto", *allowed]))
             )
     threads = settings.num_threads
     if threads is not None and threads < 1:

@@ -89,7 +89,7 @@ def _target(spec: str, options: Options) -> str:
 
 
 PASSED = ("method", "numerics", "executor", "draft_executor")  # on to the Pair, as they are
-EXECUTOR = ("kv_cache_dtype", "num_threads")  # settings of an executor
+EXECUTOR = ("kv_cache_dtype", "num_threads", "draft_weights")  # settings of an executor
 ENGINE = ("target", "draft", "batch", "k", "dtype", "device", *PASSED, *EXECUTOR)
 
 
