@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -22,6 +23,7 @@ from draftproof.types import RaggedTokens
 
 JUNK = 1e4  # as for the PyTorch executors: large and finite
 JUNK_BYTE = 0x47
+ALIGNED = 64  # bytes, as OpenVINO's own tensors
 
 
 @dataclass(kw_only=True)
@@ -85,8 +87,7 @@ class PagedExecutor:
         """Keys and values of every layer, [blocks, kv_heads, block_size, dim], zeroed."""
         caches = {}
         for name, (kind, shape) in self.model.caches.items():
-            tensor = ov.Tensor(kind, ov.Shape([self.pool.blocks, *shape[1:]]))
-            _bytes_of(tensor)[:] = 0
+            tensor = _zeros(kind, [self.pool.blocks, *shape[1:]])
             self._request.set_tensor(name, tensor)
             caches[name] = tensor
         return caches
@@ -178,9 +179,15 @@ def _begins(counts: Any) -> Any:
     return np.fromiter(accumulate(counts, initial=0), np.int32)
 
 
-def _bytes_of(tensor: Any) -> Any:
-    """A tensor's memory, [bytes] uint8."""
-    return tensor.data.view(np.uint8).reshape(-1)
+def _zeros(kind: Any, shape: list[int]) -> Any:
+    """A tensor of zeros, which take no memory until something is written there.
+
+    Blocks are given out lowest number first, so that rows that stay short leave the rest untouched.
+    """
+    size = kind.size * math.prod(shape)
+    room = np.zeros(size + ALIGNED, np.uint8)
+    begin = -room.ctypes.data % ALIGNED
+    return ov.Tensor(room[begin : begin + size], ov.Shape(shape), kind)
 
 
 def _values_of(tensor: Any) -> tuple[Any, Any]:
