@@ -90,7 +90,7 @@ def test_drafts_that_become_good_are_noticed() -> None:
     work = Machine(
         target=flat,
         draft=lambda tokens: 0.05 * flat(tokens),
-        right=lambda position: float(position > 400),
+        right=lambda _, position: float(position > 400),
         batch_size=2,
         requests=2,
         prompt=8,
@@ -110,11 +110,11 @@ def test_a_draft_that_costs_nothing_is_used_at_any_acceptance() -> None:
 
 
 def test_costs_are_learned_once() -> None:
-    """The second run begins where the first one ended."""
-    work, learned = machine("flat", 0.85, 0.1, 1), Learned()
-    firsts = []
+    """The second run knows what the first one had to try."""
+    work, learned = machine("flat", 0.85, 1.5, 8), Learned()
+    drafts = []
     for _ in range(2):
         clock = Clock()
         rounds = list(work.run(Auto(learned=learned, now=clock.now), MOST, clock))
-        firsts.append(sum(map(sum, rounds[:3])))
-    assert firsts[0] == 0 < firsts[1]
+        drafts.append(sum(map(sum, rounds[:8])))
+    assert drafts[0] > 0 == drafts[1]

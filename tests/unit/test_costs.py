@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
-from draftproof.engine.acceptance import Acceptance, Memory
+from draftproof.engine.acceptance import ALIKE, APART, Acceptance, Memory, Spread
 from draftproof.engine.costs import Costs
 from draftproof.engine.timing import Part, Stages
 
@@ -33,7 +36,7 @@ def test_a_step_stays_a_step() -> None:
     found = costs(n8=0.1, n40=0.1, n44=0.2)
     assert found.seconds(23) == pytest.approx(0.1)
     assert found.seconds(40) == pytest.approx(0.1)
-    assert found.seconds(41) == pytest.approx(0.2)
+    assert found.seconds(44) == pytest.approx(0.2)
 
 
 def test_more_tokens_never_take_less_time() -> None:
@@ -72,10 +75,40 @@ def test_a_slower_machine_is_slower_at_every_count() -> None:
     assert found.seconds(40) >= found.seconds(8)
 
 
-def test_plain_decoding_is_known_once_as_few_tokens_were_measured() -> None:
-    assert costs(n8=0.1).reaches_down_to(8)
-    assert not costs(n8=0.1).reaches_down_to(2)
-    assert not Costs().reaches_down_to(8)
+def test_one_jump_of_the_pace_moves_all_costs_at_once() -> None:
+    """What was measured before the jump was noticed is not held against its token count."""
+    found = costs(n8=0.1, n40=0.2)
+    for seconds in [0.1] * 3 + [0.2] * 4:
+        found.observe(8, seconds)
+    assert found.pace.factor == pytest.approx(2, rel=0.1)
+    assert found.seconds(8) == pytest.approx(0.2, rel=0.05)
+    assert found.seconds(40) == pytest.approx(0.4, rel=0.05)
+
+
+def test_noise_is_averaged_over_neighbours() -> None:
+    draw, found = random.Random(5), Costs()
+    for _ in range(30):
+        for tokens in range(1, 10):
+            found.observe(tokens, (0.03 + 0.001 * tokens) * math.exp(draw.gauss(0, 0.15)))
+    for tokens in range(1, 10):
+        assert found.seconds(tokens) == pytest.approx(0.03 + 0.001 * tokens, rel=0.06)
+
+
+def test_fewer_tokens_than_ever_are_thought_quick() -> None:
+    """So that plain decoding is tried where it may well win."""
+    found = Costs()
+    found.observe(40, 0.1)
+    assert found.seconds(8) < 0.06
+    assert 0 < found.seconds(1) < found.seconds(2)
+
+
+def test_rows_that_differ_count_for_themselves() -> None:
+    alike, apart = Spread(), Spread()
+    for number in range(30):
+        alike.add(Memory(accepted=14 + number % 3, rejected=6 - number % 3), 0.75)
+        apart.add(Memory(accepted=20.0 * (number % 4 > 0), rejected=20.0 * (number % 4 == 0)), 0.75)
+    assert alike.weight == pytest.approx(ALIKE)
+    assert apart.weight == pytest.approx(APART)
 
 
 def test_memory_fades_and_keeps_its_rate() -> None:

@@ -9,7 +9,9 @@ from draftproof.batch import Row
 
 POOLED = 300.0  # decided drafts that all rows together remember
 OWN = 64.0  # and a row
-WEIGHT = 48.0  # drafts that the others' rate weighs in a row's own
+ALIKE = 48.0  # drafts that the others' rate weighs in a row's own, where rows are alike
+APART = 4.0  # where they are not at all
+SPREAD = 400.0  # pairs of decided drafts of one row that say how alike rows are
 IDLE = 0.98  # what a row that does not draft keeps of its memory in each round
 
 
@@ -43,11 +45,41 @@ def first_guess() -> Memory:
 
 
 @dataclass(slots=True)
+class Spread:
+    """How much rows differ, from finished ones: variance between rows beyond that of chance.
+
+    Of a row with n decided drafts of which x were accepted, (x - n p)^2 is n p (1 - p) on average
+    if all rows have the same rate p, and up to n times that if each has its own.
+
+    excess: of all rows, in units of p (1 - p), what was found beyond chance
+    pairs:  what it would be if every row accepted all or nothing
+    """
+
+    excess: float = 0.0
+    pairs: float = SPREAD
+
+    def add(self, row: Memory, general: float) -> None:
+        """A row is finished."""
+        count, chance = row.weight, max(general * (1.0 - general), 0.01)
+        self.excess += (row.accepted - count * general) ** 2 / chance - count
+        self.pairs += count * (count - 1.0)
+        share = min(1.0, 20 * SPREAD / self.pairs)
+        self.excess, self.pairs = self.excess * share, self.pairs * share
+
+    @property
+    def weight(self) -> float:
+        """Drafts that the others' rate weighs in a row's own."""
+        alike = max(self.excess, 0.0) / self.pairs
+        return min(ALIKE, max(APART, 1.0 / max(alike, 1e-9) - 1.0))
+
+
+@dataclass(slots=True)
 class _Own:
     """A row, what it accepted, and its counters when they were last read."""
 
     row: Row
     memory: Memory = field(default_factory=Memory)
+    seen: Memory = field(default_factory=Memory)  # the same, nothing forgotten
     read: tuple[int, int] = (0, 0)
 
 
@@ -59,6 +91,7 @@ class Acceptance:
     """
 
     pool: Memory = field(default_factory=first_guess)
+    spread: Spread = field(default_factory=Spread)
     _rows: dict[int, _Own] = field(default_factory=dict)
 
     def read(self, rows: Sequence[Row]) -> None:
@@ -71,6 +104,7 @@ class Acceptance:
             own.read = found
             if accepted or rejected:
                 own.memory.add(accepted, rejected, OWN)
+                own.seen.add(accepted, rejected, 10 * OWN)
                 self.pool.add(accepted, rejected, POOLED)
             else:
                 own.memory.fade(IDLE)
@@ -78,11 +112,18 @@ class Acceptance:
     def rate(self, row: Row) -> float:
         """In (0, 1)."""
         memory = self._of(row).memory
-        general = self.pool.accepted / self.pool.weight
-        return (memory.accepted + WEIGHT * general) / (memory.weight + WEIGHT)
+        weight = self.spread.weight
+        return (memory.accepted + weight * self.general) / (memory.weight + weight)
+
+    @property
+    def general(self) -> float:
+        """Of all rows."""
+        return self.pool.accepted / self.pool.weight
 
     def _of(self, row: Row) -> _Own:
         own = self._rows.get(row.slot)
         if own is None or own.row is not row:
+            if own is not None and own.seen.weight > 1:
+                self.spread.add(own.seen, self.general)
             own = self._rows[row.slot] = _Own(row)
         return own

@@ -5,8 +5,9 @@ Speed can then be tested without measuring time: the same run gives the same fig
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,8 +24,9 @@ from draftproof.sampling import Settings
 from draftproof.types import RaggedTokens
 from draftproof.verifiers.sampling import SamplingVerifier
 
-VOCABULARY = 16
+VOCABULARY = 64
 Cost = Callable[[int], float]  # seconds of a forward by the number of tokens it is fed
+Right = float | Callable[[int, int], float]  # of the draft, by request and position
 
 
 @dataclass
@@ -37,6 +39,52 @@ class Clock:
         """As `time.perf_counter`."""
         return self.seconds
 
+    def spend(self, seconds: float) -> None:
+        """A forward took so long."""
+        self.seconds += seconds
+
+
+@dataclass
+class UneasyClock(Clock):
+    """A machine that does not keep its time, as one that others work on.
+
+    noise:   standard deviation of the logarithm of every forward's time
+    hiccups: share of forwards that take twice their time
+    swings:  seconds after which the machine turns half as fast, and back again; 0: never
+    """
+
+    noise: float = 0.0
+    hiccups: float = 0.0
+    swings: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def spend(self, seconds: float) -> None:
+        factor = math.exp(self._random.gauss(0.0, self.noise))
+        factor *= 2 if self._random.random() < self.hiccups else 1
+        factor *= 2 if self.swings and self.seconds // self.swings % 2 else 1
+        self.seconds += seconds * factor
+
+
+@dataclass
+class SlowAtFirst:
+    """A cost whose first call with a new number of tokens takes three times as long.
+
+    Large numbers share a kernel: up to 16 each has its own, then every fourth, then every 64th.
+    """
+
+    cost: Cost
+    seen: set[int] = field(default_factory=set)
+
+    def __call__(self, tokens: int) -> float:
+        step = 1 if tokens <= 16 else 4 if tokens <= 64 else 64
+        kernel = -(-tokens // step) * step
+        new = kernel not in self.seen
+        self.seen.add(kernel)
+        return self.cost(tokens) * (3 if new else 1)
+
 
 def written(position: int) -> int:
     """What the scripted target writes behind a position."""
@@ -47,38 +95,45 @@ def written(position: int) -> int:
 class ScriptedExecutor:
     """A model that knows what comes next, or is wrong about it, and takes a scripted time.
 
-    right:  probability that it agrees with the target, decided by row and position alone, so that
-            it does not depend on how far ahead it is asked; or one for every position
+    right:  probability that it agrees with the target, decided by request and position alone, so
+            that it does not depend on how far ahead it is asked, nor in which row
     """
 
     clock: Clock
     cost: Cost
     rows: int
-    right: float | Callable[[int], float] = 1.0
+    right: Right = 1.0
     capacity: int = 4096
     vocab_size: int = VOCABULARY
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     lengths: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)  # what the rows' prompts begin with
 
     def __post_init__(self) -> None:
         self.lengths = [0] * self.rows
+        self.requests = [0] * self.rows
 
     def forward(self, tokens: RaggedTokens) -> Tensor:
         """One-hot scores; the clock moves."""
-        self.clock.seconds += self.cost(len(tokens.ids))
+        self.clock.spend(self.cost(len(tokens.ids)))
         chosen: list[int] = []
+        first = 0
         for row, start, count, keep in zip(
             tokens.rows, tokens.starts, tokens.counts, tokens.keep, strict=True
         ):
             assert self.lengths[row] == start
+            if start == 0:
+                self.requests[row] = int(tokens.ids[first])
+            first += count
             self.lengths[row] += count
             chosen += [self._next(row, start + i) for i in range(count - keep, count)]
         index = torch.tensor(chosen, dtype=torch.int64)
         return torch.nn.functional.one_hot(index, VOCABULARY).float()
 
     def _next(self, row: int, position: int) -> int:
-        right = self.right if isinstance(self.right, float) else self.right(position)
-        wrong = random.Random(row * 100_003 + position).random() >= right
+        request = self.requests[row]
+        right = self.right if isinstance(self.right, float) else self.right(request, position)
+        wrong = random.Random(request * 100_003 + position).random() >= right
         return (written(position) + wrong) % VOCABULARY
 
     def truncate(self, row: int, length: int) -> None:
@@ -101,23 +156,23 @@ class Machine:
     """Two scripted models and the work they are given.
 
     target, draft:  cost of their forwards
-    right:          see ScriptedExecutor, of the draft
+    right:          see ScriptedExecutor, of the draft; requests are told apart up to VOCABULARY
+    prompt:         tokens of every request's prompt, or of one request after the other
     """
 
     target: Cost
     draft: Cost
-    right: float | Callable[[int], float]
+    right: Right
     batch_size: int
     requests: int
-    prompt: int = 32
+    prompt: int | Sequence[int] = 32
     max_new_tokens: int = 128
 
     def run(self, schedule: Schedule, most: int, clock: Clock) -> Iterator[list[int]]:
         """Decode everything; the drafts of every row, round by round."""
         engine = self.engine(schedule, most, clock)
         for index in range(self.requests):
-            settings = Settings(max_new_tokens=self.max_new_tokens)
-            engine.add(Request(index=index, prompt=[0] * self.prompt, settings=settings))
+            engine.add(self._request(index))
         drafts: dict[int, int] = {}
         for commits in engine.run():
             rows = [commit.row for commit in commits]
@@ -125,7 +180,14 @@ class Machine:
             drafts |= {row.request.index: row.stats.num_draft_tokens for row in rows}
             yield [drafts[row.request.index] - n for row, n in zip(rows, before, strict=True)]
             for row in rows:
-                assert row.emitted == [written(self.prompt - 1 + i) for i in range(row.generated)]
+                end = len(row.request.prompt) - 1
+                assert row.emitted == [written(end + i) for i in range(row.generated)]
+
+    def _request(self, index: int) -> Request:
+        lengths = [self.prompt] if isinstance(self.prompt, int) else self.prompt
+        prompt = [index % VOCABULARY] * lengths[index % len(lengths)]
+        settings = Settings(max_new_tokens=self.max_new_tokens)
+        return Request(index=index, prompt=prompt, settings=settings)
 
     def engine(self, schedule: Schedule, most: int, clock: Clock) -> Engine:
         """Ready to be given requests."""
