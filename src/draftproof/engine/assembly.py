@@ -111,7 +111,8 @@ def assemble(plan: Blueprint) -> Engine:
 
     Raises OutOfMemoryError when they do not fit.
     """
-    log.info("weights: %s", _in_mib(plan.weight_bytes))
+    if plan.weight_bytes:  # other runtimes keep theirs to themselves
+        log.info("weights: %s", _in_mib(plan.weight_bytes))
     log.info(
         "KV cache: %d rows x %d tokens, %s",
         plan.pool,
