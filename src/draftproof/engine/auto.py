@@ -27,6 +27,7 @@ AMORTISED = 4.0  # tokens per round, roughly: what catching up costs is spread o
 HOPELESS = 0.8  # of the best speed: drafting further still is not looked at
 UNEVEN = 1.015  # how much faster it must be that rows draft differently far
 
+
 @dataclass(slots=True)
 class Learned:
     """What outlives a run: costs of this pair on this machine, and how good its drafts are.
