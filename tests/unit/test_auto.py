@@ -44,14 +44,12 @@ TARGETS: dict[str, Cost] = {"flat": flat, "step": step, "arithmetic": arithmetic
 DRAFTS = [(0.85, 0.1), (0.85, 0.25), (0.6, 0.1), (0.1, 0.25), (0.0, 0.25), (0.85, 1.5)]
 GRID = [(t, b, *draft) for t in TARGETS for b in (1, 2, 4, 8, 16, 32) for draft in DRAFTS]
 QUICK = [
-    ("flat", 1, 0.6, 0.1),
-    ("flat", 4, 0.0, 0.25),
-    ("flat", 8, 0.85, 0.25),
+    ("flat", 4, 0.6, 0.1),
     ("flat", 32, 0.85, 0.25),
     ("step", 4, 0.85, 0.1),
     ("step", 16, 0.85, 1.5),
-    ("arithmetic", 2, 0.85, 0.1),
     ("arithmetic", 8, 0.1, 0.25),
+    ("arithmetic", 16, 0.0, 0.25),
 ]
 
 
@@ -122,7 +120,7 @@ def slow_at_first(work: Machine) -> Machine:
     return replace(work, target=SlowAtFirst(work.target), draft=SlowAtFirst(work.draft))
 
 
-@pytest.mark.parametrize(("target", "batch_size"), [("flat", 2), ("arithmetic", 8)])
+@pytest.mark.parametrize(("target", "batch_size"), [("flat", 4), ("arithmetic", 8)])
 def test_noise_costs_little(target: str, batch_size: int) -> None:
     _, warm = shares(lambda: machine(target, batch_size, 0.85, 0.25), **NOISE)
     assert warm > 0.95
@@ -130,7 +128,7 @@ def test_noise_costs_little(target: str, batch_size: int) -> None:
 
 def test_a_machine_that_turns_slow_and_quick_again() -> None:
     _, warm = shares(lambda: machine("flat", 8, 0.85, 0.25), noise=0.05, swings=1.0)
-    assert warm > 0.95
+    assert warm > 0.97
 
 
 def test_first_calls_that_are_slow() -> None:
@@ -140,8 +138,8 @@ def test_first_calls_that_are_slow() -> None:
 
 def test_rows_that_differ_draft_differently() -> None:
     """No fixed K suits both kinds."""
-    _, warm = shares(lambda: machine("flat", 8, mixed, 0.1), **NOISE)
-    assert warm > 1.05
+    _, warm = shares(lambda: machine("flat", 2, mixed, 0.1), **NOISE)
+    assert warm > 1.03
 
 
 # A target of 450M parameters and a draft of 135M on two cores: seconds by tokens.

@@ -46,7 +46,7 @@ class Learned:
     rate: float = 0.0
 
     def __post_init__(self) -> None:
-        self.parts = {part: Costs(pace=self.pace, paces=part is Part.VERIFY) for part in Part}
+        self.parts = {part: Costs(pace=self.pace, paces=part is not Part.HOST) for part in Part}
 
     def record(self, part: Part, size: int, seconds: float) -> None:
         """A part of a round was timed."""
