@@ -22,6 +22,6 @@ class Expected:
 model, drafter = AutoModelForCausalLM.from_pretrained(demo_paths()[0], dtype="float32"), Expected()
 pair = draftproof.Pair(model, drafter)
 for attempt in ("nothing expected", "its own text", "two tokens wrong"):
-    result = pair.generate([[65, 66, 67]], max_new_tokens=26)[0]
+    result = pair.generate([[65, 66, 67]], max_new_tokens=26, num_speculative_tokens=4)[0]
     print(f"{attempt}: {result.token_ids[:8]} ... in {result.stats.num_spec_steps} rounds")
     drafter.ids = [*result.token_ids] if attempt == "nothing expected" else [0, 0, *drafter.ids[2:]]

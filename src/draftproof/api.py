@@ -10,7 +10,7 @@ from typing import Any, Literal, Unpack
 from draftproof.batch import Request
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
 from draftproof.engine.auto import Learned
-from draftproof.engine.drafting import drafting
+from draftproof.engine.drafting import drafting, usual
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
@@ -35,14 +35,14 @@ from draftproof.text import Prompt, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
 
 NUMERICS = ("exact", "fast", "auto")
-DEFAULT_DRAFTS = 4
 
 
 class Options(RequestOptions, total=False):
     """Arguments of `generate`, `as_completed` and `stream`: `RequestOptions` and these."""
 
     max_num_seqs: int  # rows at a time, default 8
-    # K, default 4; 0 is plain decoding; "auto": each round's K from measured costs and acceptance
+    # "auto": each round's K from measured costs and acceptance, the default; a number: always that
+    # many, the default (4) of the paper's methods and schedules; 0: plain decoding
     num_speculative_tokens: int | Literal["auto"]
     max_num_speculative_tokens: int  # the most that "auto" drafts per row and round, default 8
     # of a number: "constant" (default), or "adaptive": K follows each row's own acceptance
@@ -279,8 +279,9 @@ class Pair:
 
     def _blueprint(self, requests: Sequence[Request], options: Options) -> Blueprint:
         rows = _positive("max_num_seqs", options.get("max_num_seqs", 8))
-        wish = options.get("num_speculative_tokens", DEFAULT_DRAFTS)
         name = options.get("num_speculative_tokens_schedule")
+        default = usual(name, anchored=self._method.anchored)
+        wish = options.get("num_speculative_tokens", default)
         most = options.get("max_num_speculative_tokens", 8)
         drafted, schedule = drafting(wish, name, most, self._learned)
         budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))

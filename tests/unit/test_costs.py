@@ -64,7 +64,7 @@ def test_a_hiccup_changes_little() -> None:
     found = costs(n8=0.1)
     for seconds in (0.1, 0.1, 60.0, 0.1):
         found.observe(8, seconds)
-    assert found.seconds(8) == pytest.approx(0.1, rel=0.1)
+    assert found.seconds(8) == pytest.approx(0.1, rel=0.15)
 
 
 def test_a_slower_machine_is_slower_at_every_count() -> None:
@@ -87,11 +87,11 @@ def test_one_jump_of_the_pace_moves_all_costs_at_once() -> None:
 
 def test_noise_is_averaged_over_neighbours() -> None:
     draw, found = random.Random(5), Costs()
-    for _ in range(30):
+    for _ in range(50):
         for tokens in range(1, 10):
             found.observe(tokens, (0.03 + 0.001 * tokens) * math.exp(draw.gauss(0, 0.15)))
     for tokens in range(1, 10):
-        assert found.seconds(tokens) == pytest.approx(0.03 + 0.001 * tokens, rel=0.06)
+        assert found.seconds(tokens) == pytest.approx(0.03 + 0.001 * tokens, rel=0.08)
 
 
 def test_fewer_tokens_than_ever_are_thought_quick() -> None:

@@ -14,6 +14,7 @@ import typer
 from draftproof.errors import InputError
 
 AUTO = "auto"
+FIXED_DRAFTS = 4  # K of the commands and methods that draft the same in every round
 
 
 class Dtype(StrEnum):
@@ -148,12 +149,12 @@ NumSpeculativeTokens = Annotated[
     int, typer.Option("--num-speculative-tokens", min=0, help="Draft tokens per row and round (K).")
 ]
 DraftsOrAuto = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--num-speculative-tokens",
         metavar="INTEGER|auto",
         help="Draft tokens per row and round (K); auto: from measured costs and acceptance, 0 "
-        "included.",
+        "included. By default auto, with the paper's methods 4.",
     ),
 ]
 MaxNumSpeculativeTokens = Annotated[
@@ -219,7 +220,7 @@ class DecodingOptions:
     min_new_tokens: int = 0
     stop_strings: Sequence[str] = ()
     max_num_seqs: int = 8
-    num_speculative_tokens: int | str = 4
+    num_speculative_tokens: int | str = FIXED_DRAFTS
     max_num_speculative_tokens: int = 8
     max_num_batched_tokens: int = 512
     temperature: float | None = None
@@ -270,6 +271,13 @@ class DecodingOptions:
             "max_num_batched_tokens": self.max_num_batched_tokens,
             **self.given(),
         }
+
+
+def drafts_of(word: str | None, method: str) -> int | str:
+    """A number of drafts, or "auto", which is also what nothing said means for rows."""
+    if word is None:
+        return AUTO if method == "rows" else FIXED_DRAFTS
+    return drafts_or_auto(word)
 
 
 def drafts_or_auto(word: str) -> int | str:

@@ -27,6 +27,7 @@ AMORTISED = 4.0  # tokens per round, roughly: what catching up costs is spread o
 HOPELESS = 0.8  # of the best speed: drafting further still is not looked at
 UNEVEN = 1.015  # how much faster it must be that rows draft differently far
 
+
 @dataclass(slots=True)
 class Learned:
     """What outlives a run: costs of this pair on this machine, and how good its drafts are.
@@ -45,7 +46,7 @@ class Learned:
     rate: float = 0.0
 
     def __post_init__(self) -> None:
-        self.parts = {part: Costs(pace=self.pace, paces=part is Part.VERIFY) for part in Part}
+        self.parts = {part: Costs(pace=self.pace, paces=part is not Part.HOST) for part in Part}
 
     def record(self, part: Part, size: int, seconds: float) -> None:
         """A part of a round was timed."""

@@ -128,12 +128,14 @@ class Costs:
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Add one measurement."""
+        seconds = max(seconds, 1e-9)
+        expected = self.seconds(tokens)
         entry = self._entries.setdefault(_size(tokens), _Entry())
         self._clock += 1
         age = self._clock - entry.when
         entry.weight = 0 if age > STALE else min(entry.weight, LOOKS) if age > OLD else entry.weight
-        expected, entry.when = entry.seconds * self.pace.factor, self._clock
-        change = entry.add(tokens, max(seconds, 1e-9) / self.pace.factor)
+        entry.when = self._clock
+        change = entry.add(tokens, seconds / self.pace.factor)
         self.pace.note(entry, change)
         if entry.weight > 3 and expected > 0:
             ratio = seconds / expected

@@ -9,7 +9,16 @@ from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
 from draftproof.errors import InputError, UnsupportedArgumentError
 
 AUTO: Literal["auto"] = "auto"
+FIXED = 4  # K where nothing was said and K must not be chosen
 SCHEDULES = ("constant", "adaptive")
+
+
+def usual(schedule: str | None, *, anchored: bool) -> int | str:
+    """`num_speculative_tokens` where nobody said it.
+
+    A schedule is one of a number, and the paper's methods draft the same in every round.
+    """
+    return AUTO if schedule is None and anchored else FIXED
 
 
 def drafting(
