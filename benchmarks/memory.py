@@ -51,6 +51,7 @@ def main() -> None:
         for _ in range(arguments.requests)
     ]
     options = {"max_new_tokens": arguments.max_new_tokens, "max_num_seqs": arguments.rows}
+    options["num_speculative_tokens"] = 4
     job = pair.prepare(prompts, **options)
     for request in job.requests:
         job.engine.add(request)

@@ -16,4 +16,5 @@ class Watcher:
 
 target, draft = demo_paths()
 pair = draftproof.load(target, draft, dtype="float32")
-pair.generate(["A list is", "Return a new"], max_new_tokens=16, observers=[Watcher()])
+prompts = ["A list is", "Return a new"]
+pair.generate(prompts, max_new_tokens=16, num_speculative_tokens=4, observers=[Watcher()])

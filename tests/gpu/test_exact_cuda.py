@@ -121,8 +121,9 @@ def test_ids_are_those_of_the_reference(name: str, numerics: str) -> None:
     if isinstance(refusal, str):
         pytest.skip(f"refused: {refusal}")
     pair = Pair(model, tiny_model(name, seed=2).to(DEVICE), numerics=numerics)
+    options: dict[str, Any] = {"max_new_tokens": 12, "num_speculative_tokens": 4, "debug": True}
     for size in (1, 3, 4):
-        results = pair.generate(prompts, max_new_tokens=12, max_num_seqs=size, debug=True)
+        results = pair.generate(prompts, max_num_seqs=size, **options)
         assert_same_tokens([result.token_ids for result in results], expected, f"batch {size}")
 
 

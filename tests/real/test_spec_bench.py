@@ -80,7 +80,12 @@ def subject(
 
 def assert_equal_to_generate(given: Subject, draft: str, batch: int) -> None:
     pair = Pair(given.target, given.drafts[draft], numerics="fast")
-    results = pair.generate(given.prompts, max_new_tokens=given.new_tokens, max_num_seqs=batch)
+    results = pair.generate(
+        given.prompts,
+        max_new_tokens=given.new_tokens,
+        max_num_seqs=batch,
+        num_speculative_tokens=4,
+    )
     found = [result.token_ids for result in results]
     assert_same_tokens(found, given.expected, f"{draft}, batch {batch}")
     if draft != "none":

@@ -151,6 +151,19 @@ def test_options_reach_the_models_and_the_engine(pair: FakePair) -> None:
     assert call["max_num_batched_tokens"] == 64
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [((), "auto"), (("--method", "exspec"), 4), (("--num-speculative-tokens", 0), 0)],
+    ids=str,
+)
+def test_k_is_chosen_unless_a_number_is_meant(
+    pair: FakePair, options: tuple[object, ...], expected: object
+) -> None:
+    run = generate("--prompt", "a", *options)
+    assert run.exit_code == 0, run.stderr
+    assert pair.calls[0]["num_speculative_tokens"] == expected
+
+
 def test_sampling_options_are_passed_on_only_where_given(pair: FakePair) -> None:
     run = generate("--prompt", "a")
     assert run.exit_code == 0, run.stderr

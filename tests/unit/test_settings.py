@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from draftproof import InputError, OutOfMemoryError, Pair, UnsupportedArgumentError
+from draftproof.engine.auto import Auto
+from draftproof.engine.schedule import Adaptive, Constant
 from draftproof.executors import rows as rows_module
 from draftproof.executors.memory import kv_bytes
 from draftproof.executors.rows import RowsExecutor
@@ -127,6 +129,28 @@ def test_unknown_names_are_refused_with_the_known_ones(subject: Oracle, name: st
         Pair(subject.model, **{name: "best"})
     with pytest.raises(UnsupportedArgumentError, match="draft='medusa'; choose one of ngram"):
         Pair(subject.model, "medusa", numerics="fast")
+
+
+# -- how far rows draft where nobody says ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "most", "schedule"),
+    [
+        ("rows", {}, 8, Auto),
+        ("rows", {"max_num_speculative_tokens": 5}, 5, Auto),
+        ("rows", {"num_speculative_tokens_schedule": "adaptive"}, 4, Adaptive),
+        ("rows", {"num_speculative_tokens": 3}, 3, Constant),
+        ("eqspec", {}, 4, Constant),
+    ],
+)
+def test_k_is_chosen_unless_a_number_is_meant(
+    subject: Oracle, method: str, options: dict[str, Any], most: int, schedule: type
+) -> None:
+    pair = Pair(subject.model, tiny_model(seed=2), numerics="fast", method=method)
+    plan = pair.prepare(subject.prompts, max_new_tokens=4, **options).plan
+    assert plan.num_speculative_tokens == most
+    assert isinstance(plan.schedule, schedule)
 
 
 # -- text -----------------------------------------------------------------------------------------

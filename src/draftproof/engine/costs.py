@@ -170,7 +170,7 @@ class Costs:
         """Fewer than ever measured."""
         first, share = self._values[0], tokens / self._counts[0]
         if len(self._counts) == 1:
-            return first * max(share, 0.125) ** UNKNOWN_POWER * min(1.0, 8 * share)
+            return float(first * max(share, 0.125) ** UNKNOWN_POWER * min(1.0, 8 * share))
         return max(first - self._slope() * (self._counts[0] - tokens), first * share)
 
     def _slope(self) -> float:
