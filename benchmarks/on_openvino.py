@@ -17,6 +17,7 @@ efficiency   share of the wall time that was spent inside the forwards of target
 peak_mib     largest resident memory of the process so far, conversion excluded when it was cached
 exact_match  outputs equal to the first configuration's; equal_logits likewise, bit by bit
 oracle       outputs equal to the slow reference's (`draftproof.reference`: PyTorch, float32)
+stock        outputs equal to those of transformers' own `generate`, one at a time in float32
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--categories", help="of Spec-Bench, instead of every 20th question")
     parser.add_argument("--limit", type=int, default=256, help="tokens of a prompt at most")
     parser.add_argument("--oracle", action="store_true", help="compare with the slow reference")
+    parser.add_argument("--stock", action="store_true", help="and with transformers' generate")
     parser.add_argument("--batch-sizes", default="1,4,8")
     parser.add_argument("--num-speculative-tokens", default="0,auto", help="K, or auto")
     parser.add_argument("--numerics", default="fast", help="fast, exact or auto")
@@ -114,7 +116,11 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     )
     ids = chosen(arguments, AutoTokenizer.from_pretrained(target))
     eos = EOS if arguments.categories is None else None  # the peers' pair, or the model's own
-    oracle = expected(target, ids, arguments.max_new_tokens) if arguments.oracle else None
+    slow = {
+        name: expected(target, ids, arguments.max_new_tokens, stock=name == "stock")
+        for name in ("oracle", "stock")
+        if getattr(arguments, name)
+    }
     reference, logits = None, None
     for batch in map(int, arguments.batch_sizes.split(",")):
         for word in arguments.num_speculative_tokens.split(","):
@@ -128,9 +134,9 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             line, outputs = run(pair, ids, max_new_tokens=arguments.max_new_tokens, **options)
             reference = reference or outputs
             same = sum(a == b for a, b in zip(outputs, reference, strict=True))
-            if oracle is not None:
-                equal = sum(a == b for a, b in zip(outputs, oracle, strict=True))
-                line["oracle"] = f"{equal}/{len(ids)}"
+            for name, rows in slow.items():
+                equal = sum(a == b for a, b in zip(outputs, rows, strict=True))
+                line[name] = f"{equal}/{len(ids)}"
             if arguments.logits:
                 options |= {"max_new_tokens": arguments.max_new_tokens, "output_logits": True}
                 found = [result.logits for result in pair.generate(ids, **options)]
@@ -161,16 +167,19 @@ def chosen(arguments: argparse.Namespace, tokenizer: Any) -> list[list[int]]:
     return [tokenizer(text)["input_ids"][: arguments.limit] for text in texts[: arguments.prompts]]
 
 
-def expected(target: Path, ids: list[list[int]], new: int) -> list[list[int]]:
-    """What the slow reference writes."""
+def expected(target: Path, ids: list[list[int]], new: int, *, stock: bool) -> list[list[int]]:
+    """What the slow reference writes, or transformers' own `generate`."""
     import torch
     from transformers import AutoModelForCausalLM
 
     from draftproof.hf import default_eos
     from draftproof.reference import reference
     from draftproof.sampling import as_ids
+    from draftproof.testing.oracle import stock_generate
 
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    if stock:
+        return [stock_generate(model.eval(), prompt, new) for prompt in ids]
     eos = as_ids(default_eos(model))
     return [reference(model, prompt, new, eos_token_id=eos) for prompt in ids]
 

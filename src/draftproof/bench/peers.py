@@ -121,12 +121,14 @@ def _high_water(pid: int) -> int:
 
 
 def _children(pid: int) -> list[int]:
+    """All that descend from a process: an engine's workers are its engine's children."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         words = [(task / "children").read_text(encoding="utf-8").split() for task in tasks]
     except OSError:
         return []
-    return [int(word) for line in words for word in line]
+    direct = [int(word) for line in words for word in line]
+    return [*direct, *(found for child in direct for found in _children(child))]
 
 
 def peer_questions(path: Path, count: int) -> list[Question]:
