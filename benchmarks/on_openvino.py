@@ -115,7 +115,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         executor_options=settings if mine else None,
     )
     ids = chosen(arguments, AutoTokenizer.from_pretrained(target))
-    eos = EOS if arguments.categories is None else None  # the peers' pair, or the model's own
+    end = {"eos_token_id": EOS} if arguments.categories is None else {}  # or the model's own
     slow = {
         name: expected(target, ids, arguments.max_new_tokens, stock=name == "stock")
         for name in ("oracle", "stock")
@@ -128,7 +128,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             options = {
                 "max_num_seqs": batch,
                 "num_speculative_tokens": drafted,
-                "eos_token_id": eos,
+                **end,
             }
             run(pair, ids[:batch], max_new_tokens=4, **options)  # kernels are made at first use
             line, outputs = run(pair, ids, max_new_tokens=arguments.max_new_tokens, **options)
