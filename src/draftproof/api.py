@@ -9,11 +9,11 @@ from typing import Any, Literal, Unpack
 
 from draftproof.batch import Request
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
-from draftproof.engine.auto import Learned
 from draftproof.engine.drafting import drafting, usual
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
+from draftproof.engine.planning import Learned
 from draftproof.engine.schedule import CONSTANT
 from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
 from draftproof.executors.base import ForeignModel

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from draftproof.engine.auto import Auto, Learned
+from draftproof.engine.auto import Auto
+from draftproof.engine.planning import Learned
 from draftproof.engine.schedule import CONSTANT, Schedule
 from draftproof.testing.simulation import (
     Clock,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from draftproof.engine.auto import Auto, Learned
+from draftproof.engine.auto import Auto
+from draftproof.engine.planning import Learned
 from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
 from draftproof.errors import InputError, UnsupportedArgumentError
 
