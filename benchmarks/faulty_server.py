@@ -16,8 +16,8 @@ import argparse
 import signal
 from dataclasses import replace
 
-from draftproof.forensics.faults import FAULTS, by_name
-from draftproof.forensics.serving import serving
+from draftproof.faultlab.fake_server import serving
+from draftproof.faultlab.faults import FAULTS, by_name
 from draftproof.forensics.subjects.engine import EngineSubject
 from draftproof.forensics.subjects.spec import parse
 

@@ -23,14 +23,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from draftproof.forensics.faults import FAULTS, Fault, Scene
-from draftproof.forensics.stages import Stage, set_up
+from draftproof.faultlab.faults import FAULTS, Condition, Fault
+from draftproof.faultlab.scenarios import Scenario, set_up
 from draftproof.forensics.subjects.base import Inquiry, Task
 from draftproof.forensics.subjects.spec import parse
 from draftproof.models import DEMO_PROMPTS
 
 HERE = Path(__file__).parent
-LEFT_OUT = (Scene.WINDOW, Scene.TIES, Scene.SAMPLING)
+LEFT_OUT = (Condition.WINDOW, Condition.TIES, Condition.SAMPLING)
 NEW, K, BATCH = 64, 3, 4
 PATIENCE = 1800  # seconds for one check
 
@@ -38,7 +38,7 @@ PATIENCE = 1800  # seconds for one check
 def main() -> None:
     """All servers, one after the other."""
     options = _options()
-    chosen = [f for f in FAULTS if f.scene not in LEFT_OUT]
+    chosen = [f for f in FAULTS if f.condition not in LEFT_OUT]
     chosen = [f for f in chosen if not options.faults or f.name in options.faults]
     lines = []
     for fault in [*([] if options.faults else [None]), *chosen]:
@@ -64,10 +64,10 @@ def _options() -> argparse.Namespace:
 
 def examined(options: argparse.Namespace, fault: Fault | None) -> dict[str, Any]:
     """One server and one check."""
-    scene = Scene.PLAIN if fault is None else fault.scene
+    condition = Condition.PLAIN if fault is None else fault.condition
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        asked = asking(options, scene, folder)
+        asked = asking(options, condition, folder)
         url = stack.enter_context(server(options, fault))
         reference = f"engine:target={options.target},dtype={options.dtype},numerics=fast"
         if options.url:
@@ -99,7 +99,7 @@ def examined(options: argparse.Namespace, fault: Fault | None) -> dict[str, Any]
     }
 
 
-def asking(options: argparse.Namespace, scene: Scene, folder: Path) -> list[str]:
+def asking(options: argparse.Namespace, condition: Condition, folder: Path) -> list[str]:
     """The prompts as a file of ids, and the rules of ending, as options of `check`."""
     engine: Any = parse(
         f"engine:target={options.target},dtype={options.dtype},numerics=fast,batch=1"
@@ -109,21 +109,21 @@ def asking(options: argparse.Namespace, scene: Scene, folder: Path) -> list[str]
         Task(index=index, prompt=tuple(engine.tokenizer(text)["input_ids"]))
         for index, text in enumerate(texts)
     )
-    stage = Stage(
+    scenario = Scenario(
         name=options.target,
         target=engine.target,
         draft=None,
         tokenizer=engine.tokenizer,
         inquiry=Inquiry(tasks=tasks, max_new_tokens=NEW, eos_token_id=()),
     )
-    inquiry = set_up(stage, scene).inquiry
+    inquiry = set_up(scenario, condition).inquiry
     prompts = folder / "prompts.jsonl"
     lines = [json.dumps({"prompt": list(task.prompt)}) + "\n" for task in inquiry.tasks]
     prompts.write_text("".join(lines), encoding="utf-8")
     words = ["--input", str(prompts), "--max-new-tokens", str(inquiry.max_new_tokens)]
     words += ["--min-new-tokens", str(inquiry.min_new_tokens)]
     words += [word for stop in inquiry.stop_strings for word in ("--stop-string", stop)]
-    # an id that no row can emit: the rows end where the scene ends them
+    # an id that no row can emit: the rows end where the condition ends them
     ends = inquiry.eos_token_id or (len(engine.tokenizer) - 1,)
     return words + [word for eos in ends for word in ("--eos-token-id", str(eos))]
 

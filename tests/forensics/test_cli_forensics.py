@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from draftproof.cli import app
+from draftproof.faultlab.faults import Condition, by_name
+from draftproof.faultlab.scenarios import tiny_scenario
 from draftproof.forensics import bundle
 from draftproof.forensics.examine import examine
-from draftproof.forensics.faults import Scene, by_name
-from draftproof.forensics.stages import tiny_stage
 
 PLAIN = "engine:target=demo,batch=1"
 FAST = "engine:target=demo,draft=demo,batch=2,k=3"
@@ -98,9 +98,9 @@ def test_what_cannot_be_examined_exits_2(arguments: list[str], said: str) -> Non
 
 
 def test_a_replay_shows_the_wrong_round(tmp_path: Path) -> None:
-    stage = tiny_stage(Scene.PLAIN)
-    faulty = stage.candidate(by_name("correction_from_draft"))
-    bundle.write(examine(stage.reference(), faulty, stage.inquiry), tmp_path)
+    scenario = tiny_scenario(Condition.PLAIN)
+    faulty = scenario.candidate(by_name("correction_from_draft"))
+    bundle.write(examine(scenario.reference(), faulty, scenario.inquiry), tmp_path)
     done = run("replay", tmp_path)
     assert done.exit_code == 1
     assert "is the first wrong one" in done.output

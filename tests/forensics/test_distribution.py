@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from draftproof.faultlab.faults import FAULTS, Condition
+from draftproof.faultlab.scenarios import DRAWS, VOCABULARY, Scenario, sampling_scenario
 from draftproof.forensics.causes import diagnose
 from draftproof.forensics.distribution import LENGTH, chi_square, joint, judge
-from draftproof.forensics.faults import FAULTS, Scene
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.stages import DRAWS, VOCABULARY, Stage, sampling_stage
 from draftproof.forensics.subjects.base import Answer, Run
 from draftproof.forensics.verdicts import Cause, Kind
 
@@ -19,8 +19,8 @@ from .canned import Canned
 
 
 @pytest.fixture(scope="module")
-def stage() -> Stage:
-    return sampling_stage()
+def scenario() -> Scenario:
+    return sampling_scenario()
 
 
 def draws(probabilities: torch.Tensor) -> Run:
@@ -45,35 +45,37 @@ def test_rare_outcomes_count_as_one() -> None:
     assert chi_square(expected, expected) == (0.0, 1, 1.0)
 
 
-def test_the_joint_distribution_sums_to_one_and_is_sharper_when_colder(stage: Stage) -> None:
-    prompt = stage.inquiry.tasks[0].prompt
-    warm, cold = joint(stage.target, prompt, 1.0), joint(stage.target, prompt, 0.3)
+def test_the_joint_distribution_sums_to_one_and_is_sharper_when_colder(scenario: Scenario) -> None:
+    prompt = scenario.inquiry.tasks[0].prompt
+    warm, cold = joint(scenario.target, prompt, 1.0), joint(scenario.target, prompt, 0.3)
     assert float(warm.sum()) == pytest.approx(1.0)
     assert len(warm) == VOCABULARY**LENGTH
     assert float(cold.max()) > float(warm.max())
 
 
-def test_right_draws_pass_and_draws_at_another_temperature_do_not(stage: Stage) -> None:
-    prompt = stage.inquiry.tasks[0].prompt
-    right, wrong = (draws(joint(stage.target, prompt, t)) for t in (0.6, 0.7))
-    assert judge(right, stage.inquiry, stage.target).cause is Cause.EXACT
-    found = judge(wrong, stage.inquiry, stage.target)  # negative control
+def test_right_draws_pass_and_draws_at_another_temperature_do_not(scenario: Scenario) -> None:
+    prompt = scenario.inquiry.tasks[0].prompt
+    right, wrong = (draws(joint(scenario.target, prompt, t)) for t in (0.6, 0.7))
+    assert judge(right, scenario.inquiry, scenario.target).cause is Cause.EXACT
+    found = judge(wrong, scenario.inquiry, scenario.target)  # negative control
     assert (found.cause, found.kind) == (Cause.BUG, Kind.SAMPLING)
 
 
-def test_without_a_local_target_draws_cannot_be_judged(stage: Stage) -> None:
+def test_without_a_local_target_draws_cannot_be_judged(scenario: Scenario) -> None:
     side = Canned(respond=lambda setup: [])
-    asked = replace(stage.inquiry, tasks=())
+    asked = replace(scenario.inquiry, tasks=())
     found = diagnose(Lab(reference=side, candidate=side, inquiry=asked)).finding
     assert found.cause is Cause.UNDECIDED
     assert found.missing
 
 
-SAMPLED = [fault for fault in FAULTS if fault.scene is Scene.SAMPLING]
+SAMPLED = [fault for fault in FAULTS if fault.condition is Condition.SAMPLING]
 
 
 @pytest.mark.skipif(not SAMPLED, reason="this build does not sample")
-def test_sampled_verification_keeps_the_distribution(stage: Stage) -> None:
-    lab = Lab(reference=stage.reference(), candidate=stage.candidate(), inquiry=stage.inquiry)
+def test_sampled_verification_keeps_the_distribution(scenario: Scenario) -> None:
+    lab = Lab(
+        reference=scenario.reference(), candidate=scenario.candidate(), inquiry=scenario.inquiry
+    )
     assert diagnose(lab).finding.cause is Cause.EXACT
     assert 0.2 < (lab.found.counters.acceptance or 0) < 0.9

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from draftproof.errors import InputError
-from draftproof.forensics import serving as servers
+from draftproof.faultlab import fake_server as servers
+from draftproof.faultlab.fake_server import Response, ServerFault, honest
+from draftproof.faultlab.faults import Condition, by_name
+from draftproof.faultlab.scenarios import Scenario, quick_scenario
+from draftproof.faultlab.server_faults import breaks, fickle, hangs, truncates
 from draftproof.forensics.causes import Diagnosis, diagnose
 from draftproof.forensics.examine import Controls, examine
-from draftproof.forensics.faults import Scene, by_name
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.mischief import breaks, fickle, hangs, truncates
 from draftproof.forensics.report import render
-from draftproof.forensics.serving import Mischief, Response, honest
-from draftproof.forensics.stages import Stage, quick_stage
 from draftproof.forensics.subjects.base import Answer, Subject
 from draftproof.forensics.subjects.dialects import (
     BadAnswerError,
@@ -82,10 +82,12 @@ def test_a_text_only_server_is_made_into_tokens_again() -> None:
 
 
 def test_a_server_scores_its_own_answers_and_the_noise_is_measured_with_it() -> None:
-    stage = quick_stage(Scene.PLAIN)
-    with serving(stage.reference()) as url:
-        lab = Lab(reference=client(url, k=0, batch=1), candidate=client(url), inquiry=stage.inquiry)
-        scored = lab.reference.scores(stage.inquiry, lab.expected)  # type: ignore[attr-defined]
+    scenario = quick_scenario(Condition.PLAIN)
+    with serving(scenario.reference()) as url:
+        lab = Lab(
+            reference=client(url, k=0, batch=1), candidate=client(url), inquiry=scenario.inquiry
+        )
+        scored = lab.reference.scores(scenario.inquiry, lab.expected)  # type: ignore[attr-defined]
         noise = lab.noise(None)
     assert [a.error for a in scored.answers] == [None] * 4
     # tops in front of each token: greedy tokens are their first ids
@@ -145,28 +147,28 @@ FAULTS = (
 
 
 @contextmanager
-def two_servers(stage: Stage, name: str | None) -> Iterator[tuple[HttpSubject, HttpSubject]]:
+def two_servers(scenario: Scenario, name: str | None) -> Iterator[tuple[HttpSubject, HttpSubject]]:
     with ExitStack() as stack:
-        plain = stack.enter_context(serving(stage.reference()))
+        plain = stack.enter_context(serving(scenario.reference()))
         fault = by_name(name) if name else None
-        faulty = stack.enter_context(serving(stage.candidate(fault), quiet=servers.QUIET))
-        yield client(plain, k=0, batch=1), client(faulty, k=stage.k, batch=stage.batch)
+        faulty = stack.enter_context(serving(scenario.candidate(fault), quiet=servers.QUIET))
+        yield client(plain, k=0, batch=1), client(faulty, k=scenario.k, batch=scenario.batch)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_behind_a_server_gets_its_right_name(name: str) -> None:
     fault = by_name(name)
-    stage = quick_stage(fault.scene)
-    with two_servers(stage, name) as (reference, candidate):
-        lab = Lab(reference=reference, candidate=candidate, inquiry=stage.inquiry)
+    scenario = quick_scenario(fault.condition)
+    with two_servers(scenario, name) as (reference, candidate):
+        lab = Lab(reference=reference, candidate=candidate, inquiry=scenario.inquiry)
         found = diagnose(lab).finding
     assert (found.cause, found.kind) == (Cause.BUG, fault.kind), found
 
 
 def test_a_correct_server_raises_no_alarm() -> None:
-    stage = quick_stage(Scene.PLAIN)
-    with two_servers(stage, None) as (reference, candidate):
-        lab = Lab(reference=reference, candidate=candidate, inquiry=stage.inquiry)
+    scenario = quick_scenario(Condition.PLAIN)
+    with two_servers(scenario, None) as (reference, candidate):
+        lab = Lab(reference=reference, candidate=candidate, inquiry=scenario.inquiry)
         found = diagnose(lab).finding
         assert lab.found.counters.speculating is True
     assert found.cause is Cause.EXACT
@@ -175,15 +177,15 @@ def test_a_correct_server_raises_no_alarm() -> None:
 # -- servers that misbehave ------------------------------------------------------------------------
 
 
-def against(mischief: Mischief, **options: Any) -> Diagnosis:
+def against(server_fault: ServerFault, **options: Any) -> Diagnosis:
     """A reference in this process against a server that misbehaves."""
-    with serving(by_prompt(), mischief=mischief) as url:
+    with serving(by_prompt(), server_fault=server_fault) as url:
         candidate = client(url, **options)
         return diagnose(Lab(reference=by_prompt(), candidate=candidate, inquiry=inquiry(3)))
 
 
 @pytest.mark.parametrize(
-    ("mischief", "said"),
+    ("server_fault", "said"),
     [
         (hangs(5.0), "timed out after"),
         (breaks(), "HTTP 500"),
@@ -192,17 +194,17 @@ def against(mischief: Mischief, **options: Any) -> Diagnosis:
     ids=["hangs", "500", "truncates"],
 )
 def test_a_server_that_fails_gives_errors_per_row_and_no_verdict(
-    mischief: Mischief, said: str
+    server_fault: ServerFault, said: str
 ) -> None:
-    diagnosis = against(mischief, timeout=0.6)
+    diagnosis = against(server_fault, timeout=0.6)
     assert diagnosis.finding.cause is Cause.UNDECIDED
     assert len(diagnosis.rows) == 3
     assert all(said in row.reasons[0] for row in diagnosis.rows.values())
 
 
-@pytest.mark.parametrize("mischief", [breaks(), truncates()], ids=["500", "truncates"])
-def test_a_reference_that_fails_gives_errors_per_row_too(mischief: Mischief) -> None:
-    with serving(by_prompt(), mischief=mischief) as url:
+@pytest.mark.parametrize("server_fault", [breaks(), truncates()], ids=["500", "truncates"])
+def test_a_reference_that_fails_gives_errors_per_row_too(server_fault: ServerFault) -> None:
+    with serving(by_prompt(), server_fault=server_fault) as url:
         lab = Lab(reference=client(url), candidate=by_prompt(), inquiry=inquiry(3))
         diagnosis = diagnose(lab)
     assert diagnosis.finding.cause is Cause.UNDECIDED
@@ -212,7 +214,7 @@ def test_a_reference_that_fails_gives_errors_per_row_too(mischief: Mischief) -> 
 def test_a_server_that_breaks_while_the_controls_run_gives_no_verdict() -> None:
     """The rows were answered and differ; the second question, of the A/A control, is not."""
     wrong = Canned(respond=lambda setup: [answer([1, 2, 99, 5], 5.0)])
-    with serving(by_prompt(), mischief=breaks(first=1)) as url:
+    with serving(by_prompt(), server_fault=breaks(first=1)) as url:
         lab = Lab(reference=client(url), candidate=wrong, inquiry=inquiry(1))
         found = diagnose(lab).finding
     assert (found.cause, found.rule) == (Cause.UNDECIDED, "reference contradicts itself")
@@ -239,8 +241,8 @@ def test_agreement_by_luck_is_undecided_where_all_controls_run() -> None:
     def lucky(number: int, response: Response) -> Response:
         return response if number == 0 else fickle(number, response)
 
-    def cause(mischief: Mischief, which: Controls) -> Cause:
-        with serving(by_prompt(), mischief=mischief) as url:
+    def cause(server_fault: ServerFault, which: Controls) -> Cause:
+        with serving(by_prompt(), server_fault=server_fault) as url:
             seen = examine(by_prompt(), client(url, batch=1), inquiry(1), which=which)
         return seen.diagnosis.finding.cause
 

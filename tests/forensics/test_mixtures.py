@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
+from draftproof.faultlab.faults import Fault, by_name
+from draftproof.faultlab.scenarios import Scenario
+from draftproof.faultlab.simulated_rounding import rounding
 from draftproof.forensics.causes import Diagnosis, diagnose
-from draftproof.forensics.faults import Fault, by_name
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.rounding import rounding
-from draftproof.forensics.stages import Stage, leaning
 from draftproof.forensics.subjects.base import OWN, Ability, Answer, Inquiry, Run, Setup, Task
 from draftproof.forensics.subjects.engine import EngineSubject
 from draftproof.forensics.verdicts import Cause, Kind
-from draftproof.testing import random_prompts, tiny_model
+from draftproof.testing import noisy_copy, random_prompts, tiny_model
 
 from .canned import Canned, answer, inquiry
 
-ROWS, NEW, VOCABULARY, SEED = (3, 11, 19, 6, 8, 14), 40, 1024, 3
+ROWS, NEW, VOCABULARY, SEED = (3, 11, 19, 6, 8, 14), 40, 1024, 5
 OUTSIDE = frozenset({Ability.BATCH, Ability.TOPS, Ability.PROMPTS, Ability.FLOAT32})
 Rules = Callable[[Inquiry], Inquiry]
 
@@ -48,13 +48,15 @@ class Outside(Ruled):
 
 
 @cache
-def stage() -> Stage:
+def scenario() -> Scenario:
     """Six unlike rows; every second one meets an eos of its own on the way."""
     target = tiny_model("llama", num_hidden_layers=1, vocab_size=VOCABULARY)
     prompts = random_prompts(ROWS, seed=SEED, vocab_size=VOCABULARY)
     tasks = tuple(Task(index=i, prompt=tuple(ids)) for i, ids in enumerate(prompts))
     asked = Inquiry(tasks=tasks, max_new_tokens=NEW, eos_token_id=())
-    made = Stage(name="mixed", target=target, draft=leaning(target), tokenizer=None, inquiry=asked)
+    made = Scenario(
+        name="mixed", target=target, draft=noisy_copy(target), tokenizer=None, inquiry=asked
+    )
     outputs = reference(made).run(asked).ids
     ends = [
         next(t for t in ids[4 + row :] if ids.index(t) >= 4 and _only(outputs, row, t))
@@ -67,7 +69,7 @@ def _only(outputs: list[tuple[int, ...]], row: int, token: int) -> bool:
     return all(token not in ids for n, ids in enumerate(outputs) if n != row)
 
 
-def reference(made: Stage) -> EngineSubject:
+def reference(made: Scenario) -> EngineSubject:
     plain = made.reference()
     return replace(plain, dtype="bfloat16", fault=rounding())
 
@@ -75,7 +77,7 @@ def reference(made: Stage) -> EngineSubject:
 def candidate(
     fault: Fault | None, rules: Rules, *, outside: bool = False, dtype: str = "bfloat16"
 ) -> EngineSubject:
-    made = stage().candidate(fault, dtype=dtype)
+    made = scenario().candidate(fault, dtype=dtype)
     own: dict[str, Any] = {f.name: getattr(made, f.name) for f in fields(made) if f.init}
     own["fault"] = rounding(made.fault)
     return (Outside if outside else Ruled)(**own, rules=rules)
@@ -84,7 +86,9 @@ def candidate(
 def examined(fault: str | None, rules: Rules, *, outside: bool = False) -> Diagnosis:
     named = None if fault is None else by_name(fault)
     subject = candidate(named, rules, outside=outside)
-    return diagnose(Lab(reference=reference(stage()), candidate=subject, inquiry=stage().inquiry))
+    return diagnose(
+        Lab(reference=reference(scenario()), candidate=subject, inquiry=scenario().inquiry)
+    )
 
 
 # -- rules of ending that differ -------------------------------------------------------------------

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from draftproof.errors import InputError
+from draftproof.faultlab.faults import Condition, by_name
+from draftproof.faultlab.scenarios import Scenario, tiny_scenario
 from draftproof.forensics import bundle, junit
 from draftproof.forensics.examine import SCHEMA, Controls, Examination, examine
-from draftproof.forensics.faults import Scene, by_name
 from draftproof.forensics.policy import ExitCode, Policy
 from draftproof.forensics.replay import replay, worst_row
 from draftproof.forensics.report import WIDTH, margins, percent, render
-from draftproof.forensics.stages import Stage, tiny_stage
 from draftproof.forensics.subjects.base import Answer
 from draftproof.forensics.verdicts import Cause
 
@@ -41,20 +41,20 @@ def near_tie() -> Examination:
 
 
 @pytest.fixture(scope="module")
-def stage() -> Stage:
+def scenario() -> Scenario:
     """Two short rows are enough here."""
-    whole = tiny_stage(Scene.PLAIN)
+    whole = tiny_scenario(Condition.PLAIN)
     asked = replace(whole.inquiry, tasks=whole.inquiry.tasks[:2], max_new_tokens=13)
     return replace(whole, inquiry=asked, batch=2)
 
 
 @pytest.fixture(scope="module")
-def bug(stage: Stage) -> Examination:
+def bug(scenario: Scenario) -> Examination:
     """A rollback that leaves one entry too many, examined with every control."""
     return examine(
-        stage.reference(),
-        stage.candidate(by_name("rollback_too_few")),
-        stage.inquiry,
+        scenario.reference(),
+        scenario.candidate(by_name("rollback_too_few")),
+        scenario.inquiry,
         which=Controls.ALL,
         decode=lambda ids: f"<{ids[0]}>",
     )
@@ -159,14 +159,14 @@ def test_junit_calls_undecided_an_error_and_lets_numeric_rows_pass() -> None:
 
 
 def test_a_bundle_reads_back_and_replays_to_the_wrong_round(
-    bug: Examination, stage: Stage, tmp_path: Path
+    bug: Examination, scenario: Scenario, tmp_path: Path
 ) -> None:
     bundle.write(bug, tmp_path)
     content = bundle.read(tmp_path)
     assert content.inquiry == bug.lab.inquiry
     assert content.found.ids == bug.lab.found.ids
     row = worst_row(content)
-    shown = replay(content, row, stage.candidate(by_name("rollback_too_few")))
+    shown = replay(content, row, scenario.candidate(by_name("rollback_too_few")))
     assert (shown.fresh, shown.reproduced) == (True, True)
     fork = next(fork for fork in bug.diagnosis.forks if fork.row == row)
     assert shown.fork == fork.divergence.position
@@ -179,11 +179,11 @@ def test_a_bundle_reads_back_and_replays_to_the_wrong_round(
 
 
 def test_a_replay_with_the_fault_mended_says_that_it_came_out_differently(
-    bug: Examination, stage: Stage, tmp_path: Path
+    bug: Examination, scenario: Scenario, tmp_path: Path
 ) -> None:
     bundle.write(bug, tmp_path)
     content = bundle.read(tmp_path)
-    shown = replay(content, worst_row(content), stage.candidate())
+    shown = replay(content, worst_row(content), scenario.candidate())
     assert (shown.reproduced, shown.fork, shown.culprit) == (False, None, None)
 
 

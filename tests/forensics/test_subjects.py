@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from draftproof.errors import InputError
+from draftproof.faultlab.faults import Condition
+from draftproof.faultlab.scenarios import Scenario, tiny_scenario
 from draftproof.forensics.causes import diagnose
-from draftproof.forensics.faults import Scene
 from draftproof.forensics.lab import Lab
-from draftproof.forensics.stages import Stage, tiny_stage
 from draftproof.forensics.subjects.assisted import TransformersSubject
 from draftproof.forensics.subjects.base import OWN, Ability, Setup
 from draftproof.forensics.subjects.dialects import OpenAI, Vllm
@@ -24,43 +24,43 @@ from .canned import inquiry
 
 
 @pytest.fixture(scope="module")
-def stage() -> Stage:
-    return tiny_stage(Scene.EOS)
+def scenario() -> Scenario:
+    return tiny_scenario(Condition.EOS)
 
 
-def test_generate_and_the_engine_agree_and_both_show_their_scores(stage: Stage) -> None:
-    theirs = TransformersSubject(name="hf", target=stage.target, batch=1)
-    lab = Lab(reference=theirs, candidate=stage.candidate(), inquiry=stage.inquiry)
+def test_generate_and_the_engine_agree_and_both_show_their_scores(scenario: Scenario) -> None:
+    theirs = TransformersSubject(name="hf", target=scenario.target, batch=1)
+    lab = Lab(reference=theirs, candidate=scenario.candidate(), inquiry=scenario.inquiry)
     assert diagnose(lab).finding.cause is Cause.EXACT
     first = lab.expected.answers[0]
     assert [top.ids[0] for top in first.tops] == list(first.ids)
     assert lab.found.answers[0].tops[0].ids == first.tops[0].ids
 
 
-def test_generate_in_a_batch_gives_rows_without_padding(stage: Stage) -> None:
-    alone = TransformersSubject(name="hf", target=stage.target).run(stage.inquiry)
-    batched = TransformersSubject(name="hf", target=stage.target, batch=4).run(stage.inquiry)
+def test_generate_in_a_batch_gives_rows_without_padding(scenario: Scenario) -> None:
+    alone = TransformersSubject(name="hf", target=scenario.target).run(scenario.inquiry)
+    batched = TransformersSubject(name="hf", target=scenario.target, batch=4).run(scenario.inquiry)
     assert alone.ids == batched.ids
 
 
-def test_assisted_generation_is_a_subject_too(stage: Stage) -> None:
-    assisted = TransformersSubject(name="hf", target=stage.target, assistant=stage.draft, k=3)
-    run = assisted.run(stage.inquiry)
-    assert run.ids == stage.reference().run(stage.inquiry).ids
+def test_assisted_generation_is_a_subject_too(scenario: Scenario) -> None:
+    assisted = TransformersSubject(name="hf", target=scenario.target, assistant=scenario.draft, k=3)
+    run = assisted.run(scenario.inquiry)
+    assert run.ids == scenario.reference().run(scenario.inquiry).ids
     assert run.counters.speculating is True
-    assert assisted.run(stage.inquiry, Setup(k=0)).counters.speculating is False
+    assert assisted.run(scenario.inquiry, Setup(k=0)).counters.speculating is False
 
 
-def test_the_float32_control_leaves_the_model_itself_alone(stage: Stage) -> None:
-    side = EngineSubject(name="x", target=stage.target, batch=1, k=0)
-    before = stage.target.dtype
-    side.run(stage.inquiry, Setup(dtype="bfloat16"))
-    assert stage.target.dtype == before
+def test_the_float32_control_leaves_the_model_itself_alone(scenario: Scenario) -> None:
+    side = EngineSubject(name="x", target=scenario.target, batch=1, k=0)
+    before = scenario.target.dtype
+    side.run(scenario.inquiry, Setup(dtype="bfloat16"))
+    assert scenario.target.dtype == before
 
 
-def test_an_engine_that_refuses_gives_every_row_the_reason(stage: Stage) -> None:
+def test_an_engine_that_refuses_gives_every_row_the_reason(scenario: Scenario) -> None:
     asked = inquiry(2)
-    bad = EngineSubject(name="x", target=stage.target, draft="nonsense")
+    bad = EngineSubject(name="x", target=scenario.target, draft="nonsense")
     assert all("nonsense" in (a.error or "") for a in bad.run(asked).answers)
 
 

@@ -13,8 +13,8 @@ from draftproof.cli import options as opt
 from draftproof.cli.console import Exit, note, put, reports_errors, stdout
 
 if TYPE_CHECKING:
-    from draftproof.forensics.selftest import SelfTest
-    from draftproof.forensics.trials import Trial
+    from draftproof.faultlab.selftest import SelfTest
+    from draftproof.faultlab.selftest_case import Case
 
 Quick = Annotated[
     bool, typer.Option("--quick", help="The smallest models; without it also the demo pair.")
@@ -34,8 +34,8 @@ def command(quick: Quick = False, json: opt.JsonFlag = False, markdown: Markdown
 
     Exit codes: 0 every fault on the diagonal and no false alarm, 1 otherwise.
     """
-    from draftproof.forensics.selftest import selftest
-    from draftproof.forensics.selftest_page import rewrite
+    from draftproof.faultlab.selftest import selftest
+    from draftproof.faultlab.selftest_tables import rewrite
 
     result = selftest(quick=quick, progress=_progress)
     if markdown is not None:
@@ -47,11 +47,11 @@ def command(quick: Quick = False, json: opt.JsonFlag = False, markdown: Markdown
     raise typer.Exit(Exit.OK if result.passed else Exit.FAILED)
 
 
-def _progress(trial: Trial) -> None:
-    if trial.expected is not None or not trial.right:
-        found = trial.found.value if trial.found is not None else trial.cause.value
-        mark = "ok" if trial.right else "WRONG"
-        note(f"{mark}: {trial.stage}, {trial.name}: {found} ({trial.seconds:.1f} s)")
+def _progress(case: Case) -> None:
+    if case.expected is not None or not case.right:
+        found = case.found.value if case.found is not None else case.cause.value
+        mark = "ok" if case.right else "WRONG"
+        note(f"{mark}: {case.scenario}, {case.name}: {found} ({case.seconds:.1f} s)")
 
 
 def _print(result: SelfTest) -> None:
@@ -65,7 +65,7 @@ def _print(result: SelfTest) -> None:
             style = "" if found == kind.value else "bold red"
             table.add_row(kind.value, found, str(times), style=style)
     console.print(table)
-    right = sum(trial.right for trial in result.faults)
+    right = sum(case.right for case in result.faults)
     console.print(f"faults recognised: {right} of {len(result.faults)}")
     console.print(
         f"false alarms: {len(result.alarms)} in {len(result.correct)} correct configurations"

@@ -31,7 +31,6 @@ class Block:
     width: int
     view: int
     first: int  # flat index of the block's first token
-    row: int  # place of the block's first row among the forward's rows
     starts: tuple[int, ...]  # position of each row's first query
     counts: tuple[int, ...]
 
@@ -80,7 +79,7 @@ def _block(tokens: RaggedTokens, shapes: Shapes, begin: int, end: int, first: in
     starts, counts = tuple(tokens.starts[begin:end]), tuple(tokens.counts[begin:end])
     longest = max(start + count for start, count in zip(starts, counts, strict=True))
     low, high = tokens.rows[begin], tokens.rows[end - 1] + 1
-    return Block(low, high, max(counts), shapes.view_of(longest), first, begin, starts, counts)
+    return Block(low, high, max(counts), shapes.view_of(longest), first, starts, counts)
 
 
 def _pieces(tokens: RaggedTokens, shapes: Shapes, index: int, first: int) -> Iterator[Block]:
@@ -90,7 +89,7 @@ def _pieces(tokens: RaggedTokens, shapes: Shapes, index: int, first: int) -> Ite
         count = min(shapes.width, total - offset)
         start = tokens.starts[index] + offset
         view = shapes.view_of(start + count)
-        yield Block(row, row + 1, count, view, first + offset, index, (start,), (count,))
+        yield Block(row, row + 1, count, view, first + offset, (start,), (count,))
 
 
 @dataclass(slots=True)
@@ -200,10 +199,6 @@ class RowLayout:
                 positions, block.view, shape.window, group, dtype, self.shapes.queries
             )
         return self.masks[key]
-
-    def _row_of(self, index: int) -> int:
-        """Place of a block's first row among the forward's rows."""
-        return self.blocks[index].row
 
     def _on(self, device: torch.device) -> _Placed:
         if device not in self.placed:

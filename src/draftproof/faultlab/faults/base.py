@@ -13,7 +13,7 @@ from draftproof.forensics.verdicts import Kind
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
 
 
-class Scene(StrEnum):
+class Condition(StrEnum):
     """What must be in the requests or the model for a fault to bite at all."""
 
     PLAIN = "plain"  # unlike prompts of unlike lengths
@@ -39,7 +39,7 @@ class Fault:
     name: str
     kind: Kind
     story: str
-    scene: Scene = Scene.PLAIN
+    condition: Condition = Condition.PLAIN
     rig: Rig | None = None
     deliver: Delivery | None = None
     method: Any = None

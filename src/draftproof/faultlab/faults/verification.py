@@ -33,7 +33,7 @@ class FaultyVerifier:
         return self.after(verdict, drafts)
 
 
-def judging(
+def verifying(
     *, before: Before | None = None, after: After | None = None
 ) -> Callable[[Engine, Inquiry], Engine]:
     """A fault of the verifier."""

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from draftproof.errors import InputError, NumericsError
-from draftproof.forensics import selftest, selftest_http
-from draftproof.forensics.faults import FAULTS, Scene, by_name
-from draftproof.forensics.selftest import SelfTest, correct_trials, fault_trial
-from draftproof.forensics.selftest_page import BEGIN, END, rewrite
-from draftproof.forensics.stages import Stage, quick_stage, tiny_stage
+from draftproof.faultlab import selftest, selftest_http
+from draftproof.faultlab.faults import FAULTS, Condition, by_name
+from draftproof.faultlab.scenarios import Scenario, quick_scenario, tiny_scenario
+from draftproof.faultlab.selftest import SelfTest, correct_cases, fault_case
+from draftproof.faultlab.selftest_case import Case
+from draftproof.faultlab.selftest_tables import BEGIN, END, rewrite
 from draftproof.forensics.subjects.base import OWN, Run, Setup
-from draftproof.forensics.trials import Trial
 from draftproof.forensics.verdicts import Cause, Kind
 
 # one of each kind of evidence; the others are found by `draftproof forensics-selftest`
@@ -32,23 +32,23 @@ SAMPLE = (
 
 
 @pytest.fixture(scope="module")
-def stage() -> Stage:
-    return tiny_stage(Scene.PLAIN)
+def scenario() -> Scenario:
+    return tiny_scenario(Condition.PLAIN)
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_fault_gets_its_right_name(name: str) -> None:
     fault = by_name(name)
-    trial = fault_trial(tiny_stage(fault.scene), fault)
-    assert (trial.cause, trial.found) == (Cause.BUG, fault.kind)
+    case = fault_case(tiny_scenario(fault.condition), fault)
+    assert (case.cause, case.found) == (Cause.BUG, fault.kind)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_bites(fault: object) -> None:
-    """On its stage it changes the output, the drafts or the counters: else it proves nothing."""
+    """On its scenario it changes the output, the drafts or the counters: else it proves nothing."""
     named = by_name(getattr(fault, "name", ""))
-    stage = quick_stage(named.scene)
-    right, wrong = (stage.candidate(one).run(stage.inquiry) for one in (None, named))
+    scenario = quick_scenario(named.condition)
+    right, wrong = (scenario.candidate(one).run(scenario.inquiry) for one in (None, named))
     assert _seen(right) != _seen(wrong)
 
 
@@ -61,7 +61,7 @@ def test_ends_that_follow_the_drafts_are_found_from_outside(name: str) -> None:
     """A block that ends where a draft is wrong ends there from wherever the row is asked again."""
     pytest.importorskip("httpx")
     fault = by_name(name)
-    assert selftest_http.fault_trial(tiny_stage(fault.scene), fault).right
+    assert selftest_http.fault_case(tiny_scenario(fault.condition), fault).right
 
 
 def test_what_this_machine_has_not_is_said_and_not_counted(
@@ -72,53 +72,53 @@ def test_what_this_machine_has_not_is_said_and_not_counted(
 
     monkeypatch.setattr(selftest, "Pair", refuse)
     told: list[str] = []
-    assert list(correct_trials(left_out=told.append)) == []
+    assert list(correct_cases(left_out=told.append)) == []
     assert "bfloat16, exact, rows: not here" in " ".join(told)
 
 
 def test_who_asks_twice_gets_a_second_run_of_the_shared_reference() -> None:
     """Or else the A/A control would compare a run with itself."""
-    stage = quick_stage(Scene.PLAIN)
-    one, other = stage.reference(), stage.reference()
-    first, second = one.run(stage.inquiry), one.run(stage.inquiry)
+    scenario = quick_scenario(Condition.PLAIN)
+    one, other = scenario.reference(), scenario.reference()
+    first, second = one.run(scenario.inquiry), one.run(scenario.inquiry)
     assert first is not second
     assert first.ids == second.ids
-    assert (other.run(stage.inquiry), other.run(stage.inquiry)) == (first, second)
-    assert len(stage.memory.runs[stage.inquiry, OWN]) == 2
+    assert (other.run(scenario.inquiry), other.run(scenario.inquiry)) == (first, second)
+    assert len(scenario.cache.runs[scenario.inquiry, OWN]) == 2
 
 
-def test_the_stage_itself_is_right(stage: Stage) -> None:
-    expected = stage.reference().run(stage.inquiry)
-    assert stage.candidate().run(stage.inquiry).ids == expected.ids
-    assert stage.candidate().run(stage.inquiry, Setup(serial=True)).ids == expected.ids
-    assert 0.2 < (stage.candidate().run(stage.inquiry).counters.acceptance or 0) < 0.95
+def test_the_stage_itself_is_right(scenario: Scenario) -> None:
+    expected = scenario.reference().run(scenario.inquiry)
+    assert scenario.candidate().run(scenario.inquiry).ids == expected.ids
+    assert scenario.candidate().run(scenario.inquiry, Setup(serial=True)).ids == expected.ids
+    assert 0.2 < (scenario.candidate().run(scenario.inquiry).counters.acceptance or 0) < 0.95
 
 
 def test_a_correct_configuration_raises_no_alarm() -> None:
-    assert [t for t in islice(correct_trials(), 8) if not t.right] == []
+    assert [t for t in islice(correct_cases(), 8) if not t.right] == []
 
 
-def test_an_undetected_fault_fails_the_selftest(stage: Stage) -> None:
+def test_an_undetected_fault_fails_the_selftest(scenario: Scenario) -> None:
     """Negative control: a fault that does nothing must be reported as missed."""
     harmless = replace(by_name("rejected_zeroed"), rig=None)
-    trial = fault_trial(stage, harmless)
-    assert not trial.right
-    result = SelfTest(faults=(trial,), correct=())
+    case = fault_case(scenario, harmless)
+    assert not case.right
+    result = SelfTest(faults=(case,), correct=())
     assert not result.passed
     assert result.matrix == {Kind.STALE_KV: {"exact": 1}}
 
 
-def test_a_false_alarm_fails_the_selftest(stage: Stage) -> None:
+def test_a_false_alarm_fails_the_selftest(scenario: Scenario) -> None:
     """Negative control: a fault where none is expected is an alarm."""
-    trial = fault_trial(stage, by_name("rows_exchanged"))
-    alarm = replace(trial, expected=None)
+    case = fault_case(scenario, by_name("rows_exchanged"))
+    alarm = replace(case, expected=None)
     assert not SelfTest(faults=(), correct=(alarm,)).passed
 
 
-def trial(name: str, found: Kind | None, cause: Cause = Cause.BUG) -> Trial:
-    return Trial(
+def case(name: str, found: Kind | None, cause: Cause = Cause.BUG) -> Case:
+    return Case(
         name=name,
-        stage="tiny",
+        scenario="tiny",
         expected=by_name(name).kind,
         cause=cause,
         found=found,
@@ -130,8 +130,8 @@ def trial(name: str, found: Kind | None, cause: Cause = Cause.BUG) -> Trial:
 def test_the_page_shows_what_was_confused(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
-    wrong = trial("rejected_zeroed", Kind.POSITIONS)
-    rewrite(page, SelfTest(faults=(trial("position_plus_one", Kind.POSITIONS), wrong), correct=()))
+    wrong = case("rejected_zeroed", Kind.POSITIONS)
+    rewrite(page, SelfTest(faults=(case("position_plus_one", Kind.POSITIONS), wrong), correct=()))
     text = page.read_text(encoding="utf-8")
     assert "old" not in text
     assert text.startswith("before\n")

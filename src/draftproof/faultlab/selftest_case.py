@@ -1,4 +1,4 @@
-"""One trial of the proof: an examination whose right verdict is known."""
+"""One case of the proof: an examination whose right verdict is known."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ FALSE_ALARMS = (Cause.BUG, Cause.HARNESS, Cause.UNDECIDED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """One fault on one stage, or one correct configuration.
+class Case:
+    """One fault on one scenario, or one correct configuration.
 
     expected: the kind that must be found; None: nothing must be found
     """
 
     name: str
-    stage: str
+    scenario: str
     expected: Kind | None
     cause: Cause
     found: Kind | None
@@ -36,21 +36,21 @@ class Trial:
         return self.cause is Cause.BUG and self.found is self.expected
 
 
-def tried(
+def examined(
     *,
     name: str,
-    stage: str,
+    scenario: str,
     expected: Kind | None,
     reference: Subject,
     candidate: Subject,
     inquiry: Inquiry,
-) -> Trial:
+) -> Case:
     """Examine, and keep what it was taken for."""
     started = time.perf_counter()
     found = diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry)).finding
-    return Trial(
+    return Case(
         name=name,
-        stage=stage,
+        scenario=scenario,
         expected=expected,
         cause=found.cause,
         found=found.kind,

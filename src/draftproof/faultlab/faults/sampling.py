@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftproof.batch import Row
 from draftproof.engine.engine import Engine
-from draftproof.forensics.faults.base import Fault, Scene
+from draftproof.faultlab.faults.base import Condition, Fault
 from draftproof.forensics.subjects.base import Inquiry
 from draftproof.forensics.verdicts import Kind
 from draftproof.types import Verdict
@@ -52,7 +52,7 @@ def sampled() -> tuple[Fault, ...]:
             name="draft_temperature_ignored",
             kind=Kind.SAMPLING,
             story="the acceptance rule takes the draft's probabilities before its temperature",
-            scene=Scene.SAMPLING,
+            condition=Condition.SAMPLING,
             rig=draft_temperature_ignored,
         ),
     )

@@ -12,27 +12,27 @@ Question = tuple[Inquiry, Setup]
 
 
 @dataclass(kw_only=True)
-class Memory:
+class RunCache:
     """What an engine said to a question: the first time it was asked, the second time, ..."""
 
     runs: dict[Question, list[Run]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
-class Remembering(EngineSubject):
-    """One examination's view of an engine that shares its memory with other examinations.
+class CachedEngine(EngineSubject):
+    """One examination's view of an engine that shares its cache with other examinations.
 
     Whoever asks a second time gets a second run and not the first one again: otherwise the A/A
     control would compare a run with itself.
     """
 
-    memory: Memory = field(default_factory=Memory, repr=False)
+    cache: RunCache = field(default_factory=RunCache, repr=False)
     _asked: Counter[Question] = field(default_factory=Counter, repr=False)
 
     def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
         """As EngineSubject.run."""
         question = (inquiry, setup)
-        turn, known = self._asked[question], self.memory.runs.setdefault(question, [])
+        turn, known = self._asked[question], self.cache.runs.setdefault(question, [])
         self._asked[question] += 1
         if turn == len(known):
             known.append(super().run(inquiry, setup))

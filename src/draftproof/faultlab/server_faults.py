@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 
-from draftproof.forensics.serving import Mischief, Response
+from draftproof.faultlab.fake_server import Response, ServerFault
 
 
-def hangs(seconds: float, first: int = 0) -> Mischief:
+def hangs(seconds: float, first: int = 0) -> ServerFault:
     """Answers late, from a request on."""
     return lambda number, r: (
         r if number < first else Response(status=r.status, body=r.body, delay=seconds)
     )
 
 
-def breaks(first: int = 0) -> Mischief:
+def breaks(first: int = 0) -> ServerFault:
     """Answers 500, from a request on."""
     return lambda number, r: r if number < first else Response(status=500, body=b"{}")
 
 
-def truncates(first: int = 0) -> Mischief:
+def truncates(first: int = 0) -> ServerFault:
     """Closes the connection in the middle of a response."""
     return lambda number, r: (
         r

@@ -14,16 +14,16 @@ from typing import Any
 
 from draftproof.api import Pair
 from draftproof.errors import NumericsError, UnsupportedArgumentError
-from draftproof.forensics import selftest_http
-from draftproof.forensics.faults import FAULTS, Fault, Scene
-from draftproof.forensics.stages import Stage, demo_stage, leaning, quick_stage, tiny_stage
+from draftproof.faultlab import selftest_http
+from draftproof.faultlab.faults import FAULTS, Condition, Fault
+from draftproof.faultlab.run_cache import CachedEngine, RunCache
+from draftproof.faultlab.scenarios import Scenario, demo_scenario, quick_scenario, tiny_scenario
+from draftproof.faultlab.selftest_case import Case, examined
 from draftproof.forensics.subjects.base import Inquiry, Task
 from draftproof.forensics.subjects.engine import EngineSubject
-from draftproof.forensics.subjects.remembering import Memory, Remembering
 from draftproof.forensics.subjects.workshop import Workshop
-from draftproof.forensics.trials import Trial, tried
 from draftproof.forensics.verdicts import Kind
-from draftproof.testing import random_prompts, tiny_model
+from draftproof.testing import noisy_copy, random_prompts, tiny_model
 
 ARCHITECTURES = ("llama", "gpt2", "gemma3_text")
 DTYPES = ("float32", "bfloat16")
@@ -41,28 +41,28 @@ class SelfTest:
     left_out: correct configurations that this machine or build does not offer
     """
 
-    faults: tuple[Trial, ...]
-    correct: tuple[Trial, ...]
+    faults: tuple[Case, ...]
+    correct: tuple[Case, ...]
     left_out: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         """Every fault on the diagonal, and no false alarm."""
-        return all(trial.right for trial in (*self.faults, *self.correct))
+        return all(case.right for case in (*self.faults, *self.correct))
 
     @property
-    def alarms(self) -> list[Trial]:
+    def alarms(self) -> list[Case]:
         """Correct configurations that were called something else."""
-        return [trial for trial in self.correct if not trial.right]
+        return [case for case in self.correct if not case.right]
 
     @property
     def matrix(self) -> dict[Kind, dict[str, int]]:
         """Injected kind -> what it was taken for -> how often."""
         table: dict[Kind, dict[str, int]] = {}
-        for trial in self.faults:
-            assert trial.expected is not None
-            row = table.setdefault(trial.expected, {})
-            taken = trial.found.value if trial.found is not None else trial.cause.value
+        for case in self.faults:
+            assert case.expected is not None
+            row = table.setdefault(case.expected, {})
+            taken = case.found.value if case.found is not None else case.cause.value
             row[taken] = row.get(taken, 0) + 1
         return table
 
@@ -74,73 +74,73 @@ class SelfTest:
             "false_alarms": len(self.alarms),
             "correct_configurations": len(self.correct),
             "left_out": list(self.left_out),
-            "faults": [asdict(trial) | {"right": trial.right} for trial in self.faults],
-            "correct": [asdict(trial) | {"right": trial.right} for trial in self.correct],
+            "faults": [asdict(case) | {"right": case.right} for case in self.faults],
+            "correct": [asdict(case) | {"right": case.right} for case in self.correct],
         }
 
 
-Progress = Callable[[Trial], None]
+Progress = Callable[[Case], None]
 
 
-def selftest(*, quick: bool = True, progress: Progress = lambda trial: None) -> SelfTest:
+def selftest(*, quick: bool = True, progress: Progress = lambda case: None) -> SelfTest:
     """Both tables; `quick` takes models of one layer, no demo pair, fewer correct configurations.
 
-    progress: is told of every trial
+    progress: is told of every case
     """
-    stages = [quick_stage] if quick else [tiny_stage, demo_stage]
+    scenarios = [quick_scenario] if quick else [tiny_scenario, demo_scenario]
     left_out: list[str] = []
     missing = selftest_http.why_not()
-    faults = [_fault_trials(stages, FAULTS)]
-    correct = [correct_trials(quick=quick, left_out=left_out.append)]
+    faults = [_fault_cases(scenarios, FAULTS)]
+    correct = [correct_cases(quick=quick, left_out=left_out.append)]
     if missing is None:
-        faults.append(selftest_http.fault_trials(stages[0], FAULTS))
-        correct.append(selftest_http.correct_trials(stages[0], quick=quick))
+        faults.append(selftest_http.fault_cases(scenarios[0], FAULTS))
+        correct.append(selftest_http.correct_cases(scenarios[0], quick=quick))
     else:
         left_out.append(missing)
-    done = [_told(progress, itertools.chain(*trials)) for trials in (faults, correct)]
+    done = [_told(progress, itertools.chain(*cases)) for cases in (faults, correct)]
     return SelfTest(faults=done[0], correct=done[1], left_out=tuple(left_out))
 
 
-def _told(progress: Progress, trials: Iterable[Trial]) -> tuple[Trial, ...]:
+def _told(progress: Progress, cases: Iterable[Case]) -> tuple[Case, ...]:
     done = []
-    for trial in trials:
-        progress(trial)
-        done.append(trial)
+    for case in cases:
+        progress(case)
+        done.append(case)
     return tuple(done)
 
 
 # -- faults ----------------------------------------------------------------------------------------
 
 
-def _fault_trials(
-    makers: Sequence[Callable[[Scene], Stage | None]], faults: Sequence[Fault]
-) -> Iterator[Trial]:
+def _fault_cases(
+    makers: Sequence[Callable[[Condition], Scenario | None]], faults: Sequence[Fault]
+) -> Iterator[Case]:
     for maker in makers:
-        stage_of = cache(maker)
+        scenario_of = cache(maker)
         for fault in faults:
-            stage = stage_of(fault.scene)
-            if stage is not None:
-                yield fault_trial(stage, fault)
+            scenario = scenario_of(fault.condition)
+            if scenario is not None:
+                yield fault_case(scenario, fault)
 
 
-def fault_trial(stage: Stage, fault: Fault) -> Trial:
+def fault_case(scenario: Scenario, fault: Fault) -> Case:
     """Inject one fault and see what it is taken for."""
-    return tried(
+    return examined(
         name=fault.name,
-        stage=stage.name,
+        scenario=scenario.name,
         expected=fault.kind,
-        reference=stage.reference(),
-        candidate=stage.candidate(fault),
-        inquiry=stage.inquiry,
+        reference=scenario.reference(),
+        candidate=scenario.candidate(fault),
+        inquiry=scenario.inquiry,
     )
 
 
 # -- correct configurations ------------------------------------------------------------------------
 
 
-def correct_trials(
+def correct_cases(
     *, quick: bool = True, left_out: Callable[[str], None] = lambda why: None
-) -> Iterator[Trial]:
+) -> Iterator[Case]:
     """architectures x dtypes x drafters x batch sizes x K, then other methods and numerics.
 
     left_out: is told what this machine or build does not offer
@@ -149,13 +149,13 @@ def correct_trials(
         few = QUICK.get(architecture) if quick else None
         drafters, ks = few or (DRAFTERS, KS)
         way = _Way(architecture=architecture, dtype=dtype)
-        yield from way.trials(drafters, BATCHES, ks, left_out)
+        yield from way.cases(drafters, BATCHES, ks, left_out)
     for method, dtype in itertools.product(METHODS, DTYPES):
         way = _Way(architecture="llama", dtype=dtype, method=method)
-        yield from way.trials(("model",), (2, 4), (1, 3), left_out)
+        yield from way.cases(("model",), (2, 4), (1, 3), left_out)
     for architecture, dtype in itertools.product(ARCHITECTURES, DTYPES):
         way = _Way(architecture=architecture, dtype=dtype, numerics="exact")
-        yield from way.trials(("model",), (1, 4), (1, 3), left_out)
+        yield from way.cases(("model",), (1, 4), (1, 3), left_out)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,17 +167,17 @@ class _Way:
     numerics: str = "fast"
     method: str = "rows"
 
-    def trials(
+    def cases(
         self,
         drafters: Sequence[str],
         batches: Sequence[int],
         ks: Sequence[int],
         left_out: Callable[[str], None],
-    ) -> Iterator[Trial]:
-        """A trial per drafter, batch size and K, or none where this machine has not the way."""
+    ) -> Iterator[Case]:
+        """A case per drafter, batch size and K, or none where this machine has not the way."""
         target = tiny_model(self.architecture)
-        drafts = {"model": leaning(target), "itself": target, "ngram": "ngram"}
-        workshop, memory = Workshop(), Memory()
+        drafts = {"model": noisy_copy(target), "itself": target, "ngram": "ngram"}
+        workshop, cache = Workshop(), RunCache()
         shared: dict[str, Any] = {"target": target, "dtype": self.dtype, "workshop": workshop}
         own: dict[str, Any] = {"numerics": self.numerics, "method": self.method}
         how = f"{self.dtype}, {self.numerics}, {self.method}"
@@ -190,17 +190,17 @@ class _Way:
             candidate = EngineSubject(
                 name=drafter, draft=drafts[drafter], batch=batch, k=k, options=own, **shared
             )
-            plain = Remembering(
+            plain = CachedEngine(
                 name="plain",
                 batch=1,
                 k=0,
                 options={"numerics": self.numerics},
-                memory=memory,
+                cache=cache,
                 **shared,
             )
-            yield tried(
+            yield examined(
                 name=f"{how}, {drafter}, B = {batch}, K = {k}",
-                stage=self.architecture,
+                scenario=self.architecture,
                 expected=None,
                 reference=plain,
                 candidate=candidate,

@@ -88,12 +88,17 @@ def neighbours_length(tokens: RaggedTokens) -> list[int]:
 # -- masks -----------------------------------------------------------------------------------------
 
 
+def first_row(layout: RowLayout, index: int) -> int:
+    """Place of a block's first row among the forward's rows; a block knows its cache row only."""
+    return layout.tokens.rows.index(layout.blocks[index].low)
+
+
 class PaddingVisible(RowLayout):
     """Rows see the slots beyond their end, as far as the longest row of the batch reaches."""
 
     def _mask(self, index: int, shape: Any, group: int, dtype: Any, device: Any) -> Tensor:
         mask = super()._mask(index, shape, group, dtype, device).clone()  # [R, 1, group * Q, view]
-        first, counts = self._row_of(index), self.blocks[index].counts
+        first, counts = first_row(self, index), self.blocks[index].counts
         tokens = self.tokens
         longest = max(tokens.starts) + 1 if min(tokens.starts) > 0 else 0
         for row in range(len(counts)):
@@ -106,7 +111,7 @@ class WindowForgotten(RowLayout):
     """A scored block is masked as if the layer had no sliding window."""
 
     def _mask(self, index: int, shape: Any, group: int, dtype: Any, device: Any) -> Tensor:
-        if self.tokens.starts[self._row_of(index)] > 0 and max(self.blocks[index].counts) > 1:
+        if self.tokens.starts[first_row(self, index)] > 0 and max(self.blocks[index].counts) > 1:
             shape = replace(shape, window=None)
         return super()._mask(index, shape, group, dtype, device)
 
@@ -155,7 +160,7 @@ class HiddenSlots(RowLayout):
 
     def _mask(self, index: int, shape: Any, group: int, dtype: Any, device: Any) -> Tensor:
         mask = super()._mask(index, shape, group, dtype, device).clone()
-        first = self._row_of(index)
+        first = first_row(self, index)
         for row in range(len(self.blocks[index].counts)):
             for slot in self.hidden.get(self.tokens.rows[first + row], ()):
                 if slot < self.tokens.starts[first + row]:

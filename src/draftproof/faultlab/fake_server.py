@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from draftproof.faultlab.fake_server_formats import read, write
 from draftproof.forensics.scoring import tops_after
 from draftproof.forensics.subjects.base import Answer, Inquiry, Subject, Task
 from draftproof.forensics.subjects.http import ROWS_HEADER
-from draftproof.forensics.wire import read, write
 
-QUIET = 0.15  # seconds; see Desk
+QUIET = 0.15  # seconds; see RequestBatcher
 PATIENCE = 60.0
 
 
@@ -34,7 +34,7 @@ class Response:
     declared: int | None = None  # Content-Length, where it is to lie
 
 
-Mischief = Callable[[int, Response], Response]  # told the number of the request, from 0
+ServerFault = Callable[[int, Response], Response]  # told the number of the request, from 0
 
 
 @dataclass(kw_only=True)
@@ -49,7 +49,7 @@ class _Waiting:
 
 
 @dataclass(kw_only=True)
-class Desk:
+class RequestBatcher:
     """Takes requests from many connections and answers those that came together as one batch.
 
     quiet: seconds without a new request after which those waiting are answered, where nobody says
@@ -90,7 +90,7 @@ class Desk:
             self.lock.notify_all()
 
     def delay(self, seconds: float) -> None:
-        """Sleep, unless the desk is closed."""
+        """Sleep, unless the batcher is closed."""
         with self.lock:
             self.lock.wait_for(lambda: self.closed, seconds)
 
@@ -143,7 +143,7 @@ def _numbered(batch: list[_Waiting]) -> list[_Waiting]:
 
 
 def _handler(
-    desk: Desk, mischief: Mischief, decode: Callable[[list[int]], str]
+    batcher: RequestBatcher, server_fault: ServerFault, decode: Callable[[list[int]], str]
 ) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *args: Any) -> None:
@@ -151,29 +151,31 @@ def _handler(
 
         def do_GET(self) -> None:
             if self.path == "/metrics":
-                self._send(Response(status=200, body=_metrics(desk).encode()))
+                self._send(Response(status=200, body=_metrics(batcher).encode()))
             elif self.path == "/v1/models":
                 self._send(Response(status=200, body=b'{"data": [{"id": "tiny"}]}'))
             else:
                 self._send(Response(status=404, body=b"{}"))
 
         def do_POST(self) -> None:
-            number = desk.number()
+            number = batcher.number()
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if body.get("prompt_logprobs"):
-                self._send(mischief(number, _scored(desk, body["prompt"])))
+                self._send(server_fault(number, _scored(batcher, body["prompt"])))
                 return
             prompt, seed, rules = read(self.path, body)
             # prompts are told apart by their tokens: rows keep an order that threads do not change
             index = sum(prompt) * 1000 + len(prompt) if seed is None else seed
             together = int(self.headers.get(ROWS_HEADER, 0))
-            answer = desk.ask(Task(index=index, prompt=tuple(prompt)), rules, together)
+            answer = batcher.ask(Task(index=index, prompt=tuple(prompt)), rules, together)
             text = json.dumps(write(self.path, answer, decode)).encode()
-            self._send(mischief(number, Response(status=500 if answer.error else 200, body=text)))
+            self._send(
+                server_fault(number, Response(status=500 if answer.error else 200, body=text))
+            )
 
         def _send(self, response: Response) -> None:
             if response.delay:
-                desk.delay(response.delay)
+                batcher.delay(response.delay)
             declared = len(response.body) if response.declared is None else response.declared
             try:
                 self.send_response(response.status)
@@ -187,12 +189,12 @@ def _handler(
     return Handler
 
 
-def _scored(desk: Desk, prompt: list[int]) -> Response:
+def _scored(batcher: RequestBatcher, prompt: list[int]) -> Response:
     """As vLLM's `prompt_logprobs`: nothing in front of the first token; 400 without a model."""
-    if desk.subject.model is None:
+    if batcher.subject.model is None:
         return Response(status=400, body=b"{}")
-    with desk.lock:
-        tops = tops_after(desk.subject.model, prompt)[:-1]
+    with batcher.lock:
+        tops = tops_after(batcher.subject.model, prompt)[:-1]
     lines = [
         {str(i): {"logprob": value} for i, value in zip(top.ids, top.values, strict=True)}
         for top in tops
@@ -201,17 +203,17 @@ def _scored(desk: Desk, prompt: list[int]) -> Response:
     return Response(status=200, body=json.dumps({"choices": [choice]}).encode())
 
 
-def _metrics(desk: Desk) -> str:
+def _metrics(batcher: RequestBatcher) -> str:
     return (
         "# TYPE vllm:spec_decode_num_drafts counter\n"
-        f"vllm:spec_decode_num_drafts_total {desk.rounds}\n"
-        f"vllm:spec_decode_num_draft_tokens_total {desk.drafted}\n"
-        f"vllm:spec_decode_num_accepted_tokens_total {desk.accepted}\n"
+        f"vllm:spec_decode_num_drafts_total {batcher.rounds}\n"
+        f"vllm:spec_decode_num_draft_tokens_total {batcher.drafted}\n"
+        f"vllm:spec_decode_num_accepted_tokens_total {batcher.accepted}\n"
     )
 
 
 def honest(number: int, response: Response) -> Response:
-    """No mischief."""
+    """No fault of the server."""
     return response
 
 
@@ -224,28 +226,28 @@ class _Server(ThreadingHTTPServer):
 def serving(
     subject: Subject,
     *,
-    mischief: Mischief = honest,
+    server_fault: ServerFault = honest,
     decode: Callable[[list[int]], str] = lambda ids: " ".join(map(str, ids)),
     quiet: float = QUIET,
     port: int = 0,
 ) -> Iterator[str]:
     """Serve a subject on the loopback; yields the URL.
 
-    quiet: as in Desk; next to nothing where requests come one at a time
+    quiet: as in RequestBatcher; next to nothing where requests come one at a time
     port:  0 is any free one
     """
-    desk = Desk(subject=subject, quiet=quiet)
-    server = _Server(("127.0.0.1", port), _handler(desk, mischief, decode))
+    batcher = RequestBatcher(subject=subject, quiet=quiet)
+    server = _Server(("127.0.0.1", port), _handler(batcher, server_fault, decode))
     threads = [
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True),
-        threading.Thread(target=desk.work, daemon=True),
+        threading.Thread(target=batcher.work, daemon=True),
     ]
     for thread in threads:
         thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
-        desk.close()
+        batcher.close()
         server.shutdown()
         server.server_close()
         for thread in threads:

@@ -13,7 +13,7 @@ from draftproof.engine.scheduler import Scheduler
 from draftproof.engine.stopping import Cut
 from draftproof.executors.base import Executor
 from draftproof.executors.rows import RowsExecutor
-from draftproof.forensics.faults.base import rebuilt
+from draftproof.faultlab.faults.base import rebuilt
 from draftproof.forensics.subjects.base import Answer, Inquiry
 from draftproof.types import FinishReason
 

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from draftproof.forensics.faults import Fault, Scene
+from draftproof.faultlab.faults import Condition, Fault
+from draftproof.faultlab.run_cache import CachedEngine, RunCache
 from draftproof.forensics.subjects.base import Inquiry, Task
 from draftproof.forensics.subjects.engine import EngineSubject
-from draftproof.forensics.subjects.remembering import Memory, Remembering
 from draftproof.forensics.subjects.workshop import Workshop
-from draftproof.testing import random_prompts, tiny_model, tiny_tokenizer
+from draftproof.testing import noisy_copy, random_prompts, tiny_model, tiny_tokenizer
 
 LENGTHS = (3, 11, 19, 6)  # unlike each other, and none of them a multiple of anything
 BATCH, K, NEW = 4, 3, 17
 DEMO_NEW = 64  # a trained model is sure of most tokens: a fault needs longer to show
 NUMERICS = "fast"  # faults are of logic: in float32 the tokens are the same with either numerics
-VOCABULARY, DRAWS = 7, 1500  # of the sampled scene
-NOISE = 0.15  # of a draft that agrees with its target about half of the time
+VOCABULARY, DRAWS = 7, 1500  # of the sampled condition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class Scenario:
     """A target, a draft that is often right, and what they are asked.
 
     name:             shown in the matrix
-    workshop, memory: what its subjects share; a plain reference answers each question anew only
+    workshop, cache: what its subjects share; a plain reference answers each question anew only
                       as often as one examination asks it
     """
 
@@ -41,11 +39,11 @@ class Stage:
     batch: int = BATCH
     k: int = K
     workshop: Workshop = field(default_factory=Workshop, repr=False)
-    memory: Memory = field(default_factory=Memory, repr=False)
+    cache: RunCache = field(default_factory=RunCache, repr=False)
 
     def reference(self) -> EngineSubject:
         """Plain, one row at a time."""
-        return Remembering(
+        return CachedEngine(
             name=f"{self.name}: plain",
             target=self.target,
             tokenizer=self.tokenizer,
@@ -53,7 +51,7 @@ class Stage:
             k=0,
             options={"numerics": NUMERICS},
             workshop=self.workshop,
-            memory=self.memory,
+            cache=self.cache,
         )
 
     def candidate(self, fault: Fault | None = None, **changes: Any) -> EngineSubject:
@@ -79,53 +77,42 @@ class Stage:
         )
 
 
-@torch.no_grad()
-def leaning(model: Any, noise: float = NOISE, seed: int = 0) -> Any:
-    """A copy that says the same as `model` some of the time: weights plus noise."""
-    draft, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
-    for parameter in draft.parameters():
-        if parameter.ndim >= 2:
-            kick = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
-            parameter.add_(kick * parameter.std() * noise)
-    return draft
+def quick_scenario(condition: Condition) -> Scenario:
+    """`tiny_scenario` with one layer: every fault bites there too, in half the time."""
+    return tiny_scenario(condition, layers=1)
 
 
-def quick_stage(scene: Scene) -> Stage:
-    """`tiny_stage` with one layer: every fault bites there too, in half the time."""
-    return tiny_stage(scene, layers=1)
-
-
-def tiny_stage(scene: Scene, layers: int = 2) -> Stage:
-    """A stage of tiny random models, float32, for one scene."""
-    if scene is Scene.SAMPLING:
-        return sampling_stage()
-    architecture = "mistral" if scene is Scene.WINDOW else "llama"
-    tokenizer = tiny_tokenizer() if scene is Scene.STOP else None
+def tiny_scenario(condition: Condition, layers: int = 2) -> Scenario:
+    """A scenario of tiny random models, float32, for one condition."""
+    if condition is Condition.SAMPLING:
+        return sampling_scenario()
+    architecture = "mistral" if condition is Condition.WINDOW else "llama"
+    tokenizer = tiny_tokenizer() if condition is Condition.STOP else None
     sized = {"num_hidden_layers": layers}
     if tokenizer is not None:
         sized["vocab_size"] = len(tokenizer)
     target = tiny_model(architecture, **sized)
-    draft = leaning(target)
-    if scene is Scene.TIES:
+    draft = noisy_copy(target)
+    if condition is Condition.TIES:
         target, draft = _tying(target), _tying(draft)
-    stage = Stage(
+    scenario = Scenario(
         name="tiny",
         target=target,
         draft=draft,
         tokenizer=tokenizer,
         inquiry=_inquiry(random_prompts(LENGTHS)),
     )
-    return set_up(stage, scene)
+    return set_up(scenario, condition)
 
 
-def sampling_stage() -> Stage:
+def sampling_scenario() -> Scenario:
     """Draws of three tokens from a vocabulary of seven, by a draft that is far off."""
     target = tiny_model("llama", vocab_size=VOCABULARY)
     tasks = tuple(Task(index=i, prompt=(1, 4, 2)) for i in range(DRAWS))
-    return Stage(
+    return Scenario(
         name="tiny",
         target=target,
-        draft=leaning(target, noise=0.6),
+        draft=noisy_copy(target, amount=0.6),
         tokenizer=None,
         inquiry=Inquiry(tasks=tasks, max_new_tokens=4, eos_token_id=(), temperature=0.6),
         batch=250,
@@ -141,9 +128,9 @@ def _tying(model: Any) -> Any:
     return model
 
 
-def demo_stage(scene: Scene) -> Stage | None:
-    """The same on the embedded demo pair; None for scenes that need another model."""
-    if scene in (Scene.WINDOW, Scene.TIES, Scene.SAMPLING):
+def demo_scenario(condition: Condition) -> Scenario | None:
+    """The same on the embedded demo pair; None for conditions that need another model."""
+    if condition in (Condition.WINDOW, Condition.TIES, Condition.SAMPLING):
         return None
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -156,14 +143,14 @@ def demo_stage(scene: Scene) -> Stage | None:
     )
     tokenizer = AutoTokenizer.from_pretrained(folders[0])
     prompts = [tokenizer(text)["input_ids"] for text in DEMO_PROMPTS[2:6]]
-    stage = Stage(
+    scenario = Scenario(
         name="demo",
         target=target,
         draft=draft,
         tokenizer=tokenizer,
         inquiry=_inquiry(prompts, DEMO_NEW),
     )
-    return set_up(stage, scene)
+    return set_up(scenario, condition)
 
 
 def _inquiry(prompts: Sequence[Sequence[int]], new: int = NEW) -> Inquiry:
@@ -171,50 +158,50 @@ def _inquiry(prompts: Sequence[Sequence[int]], new: int = NEW) -> Inquiry:
     return Inquiry(tasks=tasks, max_new_tokens=new, eos_token_id=())
 
 
-# -- scenes ----------------------------------------------------------------------------------------
+# -- conditions ------------------------------------------------------------------------------------
 
 
-def set_up(stage: Stage, scene: Scene) -> Stage:
-    """Change the requests so that the scene's faults can bite; outputs decide how."""
+def set_up(scenario: Scenario, condition: Condition) -> Scenario:
+    """Change the requests so that the condition's faults can bite; outputs decide how."""
     changes = {
-        Scene.EOS: _ends_early,
-        Scene.STOP: _stops,
-        Scene.MARKED: _marked,
-        Scene.MINIMUM: _minimum,
+        Condition.EOS: _ends_early,
+        Condition.STOP: _stops,
+        Condition.MARKED: _marked,
+        Condition.MINIMUM: _minimum,
     }
-    if scene not in changes:
-        return stage
-    outputs = stage.reference().run(stage.inquiry).ids
-    return replace(stage, inquiry=changes[scene](stage, outputs))
+    if condition not in changes:
+        return scenario
+    outputs = scenario.reference().run(scenario.inquiry).ids
+    return replace(scenario, inquiry=changes[condition](scenario, outputs))
 
 
-def _ends_early(stage: Stage, outputs: Sequence[Sequence[int]]) -> Inquiry:
+def _ends_early(scenario: Scenario, outputs: Sequence[Sequence[int]]) -> Inquiry:
     """Declare tokens that rows emit early, at different places, to be eos."""
     ends = tuple({ids[3 + row] for row, ids in enumerate(outputs)})
-    return replace(stage.inquiry, eos_token_id=ends)
+    return replace(scenario.inquiry, eos_token_id=ends)
 
 
-def _minimum(stage: Stage, outputs: Sequence[Sequence[int]]) -> Inquiry:
+def _minimum(scenario: Scenario, outputs: Sequence[Sequence[int]]) -> Inquiry:
     """A minimum that is reached in the middle of blocks, and an eos right behind it."""
     least = 6
     ends = tuple({ids[least] for ids in outputs})
-    return replace(stage.inquiry, eos_token_id=ends, min_new_tokens=least)
+    return replace(scenario.inquiry, eos_token_id=ends, min_new_tokens=least)
 
 
-def _marked(stage: Stage, outputs: Sequence[Sequence[int]]) -> Inquiry:
+def _marked(scenario: Scenario, outputs: Sequence[Sequence[int]]) -> Inquiry:
     """An eos that nobody emits, inside every other prompt."""
     used = {token for ids in outputs for token in ids}
-    used |= {token for task in stage.inquiry.tasks for token in task.prompt}
+    used |= {token for task in scenario.inquiry.tasks for token in task.prompt}
     eos = next(token for token in range(5, 1000) if token not in used)
     tasks = tuple(
         replace(task, prompt=(task.prompt[0], eos, *task.prompt[1:])) if task.index % 2 else task
-        for task in stage.inquiry.tasks
+        for task in scenario.inquiry.tasks
     )
-    return replace(stage.inquiry, tasks=tasks, eos_token_id=(eos,))
+    return replace(scenario.inquiry, tasks=tasks, eos_token_id=(eos,))
 
 
-def _stops(stage: Stage, outputs: Sequence[Sequence[int]]) -> Inquiry:
+def _stops(scenario: Scenario, outputs: Sequence[Sequence[int]]) -> Inquiry:
     """Stop strings that end in the middle of blocks, at a different place in each row."""
     ends = [list(ids[4 + row : 6 + row]) for row, ids in enumerate(outputs)]
-    stops = [stage.tokenizer.decode(ids) for ids in ends]
-    return replace(stage.inquiry, stop_strings=tuple(stop for stop in stops if stop.strip()))
+    stops = [scenario.tokenizer.decode(ids) for ids in ends]
+    return replace(scenario.inquiry, stop_strings=tuple(stop for stop in stops if stop.strip()))

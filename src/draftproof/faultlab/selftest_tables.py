@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from draftproof.errors import InputError
-from draftproof.forensics.faults import FAULTS
-from draftproof.forensics.selftest import SelfTest
-from draftproof.forensics.trials import Trial
+from draftproof.faultlab.faults import FAULTS
+from draftproof.faultlab.selftest import SelfTest
+from draftproof.faultlab.selftest_case import Case
 from draftproof.forensics.verdicts import Kind
 
 BEGIN, END = "<!-- selftest: begin -->", "<!-- selftest: end -->"
@@ -52,27 +52,27 @@ def _faults(result: SelfTest) -> str:
         "| fault | what is done wrong | on | taken for | rule |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for trial in result.faults:
-        story = stories.get(trial.name, "")
+    for case in result.faults:
+        story = stories.get(case.name, "")
         lines.append(
-            f"| `{trial.name}` | {story} | {trial.stage} | {_taken(trial)} | {trial.rule} |"
+            f"| `{case.name}` | {story} | {case.scenario} | {_taken(case)} | {case.rule} |"
         )
     return "\n".join(lines)
 
 
-def _taken(trial: Trial) -> str:
-    found = trial.found.value if trial.found is not None else trial.cause.value
-    return found if trial.right else f"**{found}**, not {trial.expected and trial.expected.value}"
+def _taken(case: Case) -> str:
+    found = case.found.value if case.found is not None else case.cause.value
+    return found if case.right else f"**{found}**, not {case.expected and case.expected.value}"
 
 
 def _correct(result: SelfTest) -> str:
-    by_cause = Counter(trial.cause.value for trial in result.correct)
+    by_cause = Counter(case.cause.value for case in result.correct)
     told = ", ".join(f"{count} {cause}" for cause, count in sorted(by_cause.items()))
     head = (
         f"Correct configurations: {len(result.correct)}, of which {told}; "
         f"false alarms: {len(result.alarms)}."
     )
-    ways = Counter((t.stage, *t.name.split(", ")[:3], t.cause.value) for t in result.correct)
+    ways = Counter((t.scenario, *t.name.split(", ")[:3], t.cause.value) for t in result.correct)
     lines = [
         "| model | dtype | numerics | method | verdict | times |",
         "|" + " --- |" * 5 + " ---: |",
