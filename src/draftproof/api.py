@@ -186,6 +186,11 @@ class Pair:
         """Context length of the target, None when its config does not say."""
         return self._target.max_positions
 
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a row unless a call says otherwise."""
+        return self._eos
+
     def describe(self) -> dict[str, Any]:
         """The settings as they run, for reports."""
         return {

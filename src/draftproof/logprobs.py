@@ -89,7 +89,7 @@ def _chat_top(entry: TokenLogprob) -> dict[str, Any]:
 
 
 def completion_logprobs(entries: Sequence[TokenLogprob | None], start: int = 0) -> dict[str, Any]:
-    """The `logprobs` object of a completion's choice.
+    """The `logprobs` object of a completion's choice; the token itself is among the top ones.
 
     entries: None for the first token of a prompt that is echoed
     start:   characters before the first token
@@ -102,7 +102,7 @@ def completion_logprobs(entries: Sequence[TokenLogprob | None], start: int = 0) 
         "tokens": [None if entry is None else entry.token for entry in entries],
         "token_logprobs": [None if entry is None else entry.logprob for entry in entries],
         "top_logprobs": [
-            None if entry is None else {other.token: other.logprob for other in entry.top}
+            None if entry is None else {e.token: e.logprob for e in (*entry.top, entry)}
             for entry in entries
         ],
         "text_offset": offsets,

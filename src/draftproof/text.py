@@ -18,14 +18,15 @@ def encode(tokenizer: Any, prompt: Prompt, vocab_size: int) -> list[int]:
     Raises InputError, naming what is wrong with the prompt.
     """
     if isinstance(prompt, str):
-        ids = list(_need(tokenizer, "a string")(prompt)["input_ids"])
+        ids = encode_text(_need(tokenizer, "a string"), prompt)
     elif _is_chat(prompt):
-        ids = _encode_chat(_need(tokenizer, "chat messages"), prompt)
+        text = render_chat(_need(tokenizer, "chat messages"), prompt)
+        ids = encode_text(tokenizer, text, add_special_tokens=False)
     elif hasattr(prompt, "tolist"):
         ids = prompt.tolist()
     else:
-        ids = list(prompt)
-    return _checked(ids, vocab_size)
+        ids = [*prompt]
+    return checked_ids(ids, vocab_size)
 
 
 def _need(tokenizer: Any, what: str) -> Any:
@@ -38,20 +39,43 @@ def _is_chat(prompt: Any) -> bool:
     return isinstance(prompt, (list, tuple)) and bool(prompt) and isinstance(prompt[0], dict)
 
 
-def _encode_chat(tokenizer: Any, messages: Any) -> list[int]:
-    if getattr(tokenizer, "chat_template", None) is None:
-        raise InputError("the tokenizer has no chat template; give the prompt as text")
+def encode_text(tokenizer: Any, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    """Token ids of a text.
+
+    Text that came out of a chat template begins with the bos token already. A tokenizer that adds
+    one would make two, which the model has never seen: the added one is left out.
+    """
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"character {error.start + 1} is half of a surrogate pair, which is no text"
+        ) from error
+    ids = list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+    bos = getattr(tokenizer, "bos_token", None)
+    doubled = ids[:2] == [getattr(tokenizer, "bos_token_id", None)] * 2
+    return ids[1:] if bos and doubled and add_special_tokens and text.startswith(bos) else ids
+
+
+def render_chat(tokenizer: Any, messages: Any, **variables: Any) -> str:
+    """Chat messages as the model's template writes them, by default ready for an answer.
+
+    The template writes the special tokens itself. variables: of `apply_chat_template`
+    """
+    if variables.get("chat_template") is None and getattr(tokenizer, "chat_template", None) is None:
+        raise InputError("the tokenizer has no chat template; give the prompt as text")
+    keywords = {"add_generation_prompt": True, **variables}
+    try:
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, **keywords)
     except Exception as error:  # a template is a program that came with the model
         raise InputError(
             f"the chat template refuses: {str(error) or type(error).__name__}"
         ) from error
-    # the template writes the special tokens itself
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return text
 
 
-def _checked(ids: list[int], vocab_size: int) -> list[int]:
+def checked_ids(ids: list[int], vocab_size: int) -> list[int]:
+    """The ids, if they are a prompt. Raises InputError."""
     if not ids:
         raise InputError("the prompt has no tokens; give at least one (for instance the bos token)")
     for position, token in enumerate(ids):
@@ -100,6 +124,7 @@ class Detokenizer:
     ids: list[int] = field(default_factory=list)
     prefix: int = 0
     shown: int = 0
+    skip_special_tokens: bool = True
 
     def push(self, new: Sequence[int], *, final: bool = False) -> str:
         """Text that has become certain with these tokens; the rest with `final`."""
@@ -112,7 +137,7 @@ class Detokenizer:
         return after[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return decode(self.tokenizer, ids, skip_special_tokens=True)
+        return decode(self.tokenizer, ids, skip_special_tokens=self.skip_special_tokens)
 
 
 def decode(tokenizer: Any, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
