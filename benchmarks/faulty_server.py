@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import signal
-from dataclasses import replace
+from dataclasses import fields
 
 from draftproof.faultlab.fake_server import serving
 from draftproof.faultlab.faults import FAULTS, by_name
+from draftproof.faultlab.faulty_engine import FaultyEngine
 from draftproof.forensics.subjects.engine import EngineSubject
 from draftproof.forensics.subjects.spec import parse
 
@@ -66,7 +67,8 @@ def faulty(subject: EngineSubject, name: str | None) -> EngineSubject:
         return subject
     fault = by_name(name)
     ways = subject.options | ({"method": fault.method} if fault.method is not None else {})
-    return replace(subject, fault=fault.rig, deliver=fault.deliver, options=ways)
+    own = {f.name: getattr(subject, f.name) for f in fields(subject)} | {"options": ways}
+    return FaultyEngine(**own, rig=fault.rig, deliver=fault.deliver)
 
 
 if __name__ == "__main__":

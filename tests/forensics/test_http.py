@@ -12,6 +12,7 @@ import pytest
 
 from draftproof.errors import InputError
 from draftproof.faultlab import fake_server as servers
+from draftproof.faultlab.fake_client import FakeServerClient
 from draftproof.faultlab.fake_server import Response, ServerFault, honest
 from draftproof.faultlab.faults import Condition, by_name
 from draftproof.faultlab.scenarios import Scenario, quick_scenario
@@ -151,8 +152,16 @@ def two_servers(scenario: Scenario, name: str | None) -> Iterator[tuple[HttpSubj
     with ExitStack() as stack:
         plain = stack.enter_context(serving(scenario.reference()))
         fault = by_name(name) if name else None
-        faulty = stack.enter_context(serving(scenario.candidate(fault), quiet=servers.QUIET))
-        yield client(plain, k=0, batch=1), client(faulty, k=scenario.k, batch=scenario.batch)
+        faulty = stack.enter_context(servers.fake_server(scenario.candidate(fault)))
+        candidate = FakeServerClient(
+            name=faulty.url,
+            url=faulty.url,
+            dialect=Vllm(),
+            k=scenario.k,
+            batch=scenario.batch,
+            batcher=faulty.batcher,
+        )
+        yield client(plain, k=0, batch=1), candidate
 
 
 @pytest.mark.parametrize("name", FAULTS)

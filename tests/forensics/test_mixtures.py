@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from draftproof.faultlab.faults import Fault, by_name
+from draftproof.faultlab.faulty_engine import FaultyEngine
 from draftproof.faultlab.scenarios import Scenario
 from draftproof.faultlab.simulated_rounding import rounding
 from draftproof.forensics.causes import Diagnosis, diagnose
@@ -32,7 +33,7 @@ Rules = Callable[[Inquiry], Inquiry]
 
 
 @dataclass(kw_only=True)
-class Ruled(EngineSubject):
+class Ruled(FaultyEngine):
     """An engine that ends rows by rules of its own."""
 
     rules: Rules = lambda asked: asked
@@ -71,7 +72,7 @@ def _only(outputs: list[tuple[int, ...]], row: int, token: int) -> bool:
 
 def reference(made: Scenario) -> EngineSubject:
     plain = made.reference()
-    return replace(plain, dtype="bfloat16", fault=rounding())
+    return replace(plain, dtype="bfloat16", rig=rounding())
 
 
 def candidate(
@@ -79,7 +80,7 @@ def candidate(
 ) -> EngineSubject:
     made = scenario().candidate(fault, dtype=dtype)
     own: dict[str, Any] = {f.name: getattr(made, f.name) for f in fields(made) if f.init}
-    own["fault"] = rounding(made.fault)
+    own["rig"] = rounding(made.rig)
     return (Outside if outside else Ruled)(**own, rules=rules)
 
 

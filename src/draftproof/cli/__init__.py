@@ -5,11 +5,14 @@ Nothing here imports torch or transformers before a command runs, so that `--hel
 
 from __future__ import annotations
 
+import sys
+import traceback
 from typing import Annotated
 
 import typer
 
 from draftproof.cli import bench, check, demo, doctor, forensics_selftest, generate, replay
+from draftproof.cli.console import Exit
 
 app = typer.Typer(
     name="draftproof",
@@ -49,5 +52,13 @@ app.command("replay")(replay.command)
 
 
 def main() -> None:
-    """Run the command line; `python -m draftproof` is the same program."""
-    app(prog_name="draftproof")
+    """Run the command line; `python -m draftproof` is the same program.
+
+    Python ends with 1 after an exception, which means a bug found to `check` and lines that failed
+    to `generate`: a crash gets an exit code of its own.
+    """
+    try:
+        app(prog_name="draftproof")
+    except Exception:
+        traceback.print_exc()
+        sys.exit(Exit.CRASHED)

@@ -118,7 +118,8 @@ def command(
     the first difference.
 
     Exit codes: 0 all equal, or numeric differences within the policy; 1 a bug or a broken policy
-    (short form: some tokens differ); 2 nothing could be checked as asked; 3 undecided.
+    (short form: some tokens differ); 2 nothing could be checked as asked; 3 undecided;
+    70 an error of this program, with its traceback.
     """
     show_log()
     if (reference is None) != (candidate is None) or (reference is None) == (target is None):

@@ -57,10 +57,14 @@ def as_question(
     models: ModelOptions, decoding: DecodingOptions, batch: int, controls: str, policy: Path | None
 ) -> Question:
     """The short form in the words of the long one."""
-    common = f"target={models.target},dtype={models.dtype},device={models.device}"
+    from draftproof.forensics.subjects.spec import escaped
+
+    common = f"target={escaped(models.target)},dtype={models.dtype},device={models.device}"
     numerics = f"numerics={models.numerics},method={models.method}"
     draft = "ngram" if models.ngram else models.draft
-    drafted = "" if draft is None else f",draft={draft},k={decoding.num_speculative_tokens}"
+    drafted = (
+        "" if draft is None else f",draft={escaped(draft)},k={decoding.num_speculative_tokens}"
+    )
     drafted += f",draft_executor={models.draft_executor}" if models.draft_executor else ""
     settings = "".join(f",{key}={value}" for key, value in (models.executor_options or {}).items())
     if models.executor == "torch":

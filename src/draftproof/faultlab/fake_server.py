@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,9 +18,9 @@ from typing import Any
 from draftproof.faultlab.fake_server_formats import read, write
 from draftproof.forensics.scoring import tops_after
 from draftproof.forensics.subjects.base import Answer, Inquiry, Subject, Task
-from draftproof.forensics.subjects.http import ROWS_HEADER
 
 QUIET = 0.15  # seconds; see RequestBatcher
+LATE = 2.0  # seconds after which a batch that was announced larger is answered as it is
 PATIENCE = 60.0
 
 
@@ -39,11 +39,10 @@ ServerFault = Callable[[int, Response], Response]  # told the number of the requ
 
 @dataclass(kw_only=True)
 class _Waiting:
-    """A request that is not answered yet; `together` as in ROWS_HEADER, 0 where it is not there."""
+    """A request that is not answered yet."""
 
     task: Task
     rules: Inquiry
-    together: int = 0
     done: threading.Event = field(default_factory=threading.Event)
     answer: Answer = field(default_factory=lambda: Answer(error="not answered"))
 
@@ -52,12 +51,14 @@ class _Waiting:
 class RequestBatcher:
     """Takes requests from many connections and answers those that came together as one batch.
 
-    quiet: seconds without a new request after which those waiting are answered, where nobody says
-           how many belong together
+    quiet:    seconds without a new request after which those waiting are answered
+    expected: sizes of the batches to come, where the client in this process says them; then there
+              is no need to wait for quiet, but for a client that sends fewer
     """
 
     subject: Subject
     quiet: float = QUIET
+    expected: list[int] = field(default_factory=list)
     waiting: list[_Waiting] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
@@ -67,9 +68,14 @@ class RequestBatcher:
     last: float = 0.0
     closed: bool = False
 
-    def ask(self, task: Task, rules: Inquiry, together: int) -> Answer:
+    def expect(self, sizes: Iterable[int]) -> None:
+        """The sizes of the next batches, in place of what was expected before."""
+        with self.lock:
+            self.expected = list(sizes)
+
+    def ask(self, task: Task, rules: Inquiry) -> Answer:
         """Wait for the batch this request falls into."""
-        mine = _Waiting(task=task, rules=rules, together=together)
+        mine = _Waiting(task=task, rules=rules)
         with self.lock:
             self.waiting.append(mine)
             self.last = time.monotonic()
@@ -99,7 +105,7 @@ class RequestBatcher:
         while not self.closed:
             with self.lock:
                 self.lock.wait_for(lambda: self.closed or self._ready, self.quiet / 5)
-                batch, self.waiting = (self.waiting, []) if self._ready else ([], self.waiting)
+                batch = self._taken() if self._ready else []
             for group in _alike(batch):
                 self._answer(group)
 
@@ -107,10 +113,14 @@ class RequestBatcher:
     def _ready(self) -> bool:
         if not self.waiting:
             return False
-        together = max(one.together for one in self.waiting)
-        if together and len(self.waiting) >= together:
-            return True
+        if self.expected:
+            come = len(self.waiting) >= self.expected[0]
+            return come or time.monotonic() - self.last > LATE
         return time.monotonic() - self.last > self.quiet
+
+    def _taken(self) -> list[_Waiting]:
+        batch, self.waiting, self.expected = self.waiting, [], self.expected[1:]
+        return batch
 
     def _answer(self, batch: list[_Waiting]) -> None:
         run = self.subject.run(
@@ -166,8 +176,7 @@ def _handler(
             prompt, seed, rules = read(self.path, body)
             # prompts are told apart by their tokens: rows keep an order that threads do not change
             index = sum(prompt) * 1000 + len(prompt) if seed is None else seed
-            together = int(self.headers.get(ROWS_HEADER, 0))
-            answer = batcher.ask(Task(index=index, prompt=tuple(prompt)), rules, together)
+            answer = batcher.ask(Task(index=index, prompt=tuple(prompt)), rules)
             text = json.dumps(write(self.path, answer, decode)).encode()
             self._send(
                 server_fault(number, Response(status=500 if answer.error else 200, body=text))
@@ -223,15 +232,30 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(
+def serving(subject: Subject, **options: Any) -> Iterator[str]:
+    """As `fake_server`; yields the URL alone."""
+    with fake_server(subject, **options) as server:
+        yield server.url
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FakeServer:
+    """A running server: where it is, and its batcher for a client in the same process."""
+
+    url: str
+    batcher: RequestBatcher
+
+
+@contextmanager
+def fake_server(
     subject: Subject,
     *,
     server_fault: ServerFault = honest,
     decode: Callable[[list[int]], str] = lambda ids: " ".join(map(str, ids)),
     quiet: float = QUIET,
     port: int = 0,
-) -> Iterator[str]:
-    """Serve a subject on the loopback; yields the URL.
+) -> Iterator[FakeServer]:
+    """Serve a subject on the loopback.
 
     quiet: as in RequestBatcher; next to nothing where requests come one at a time
     port:  0 is any free one
@@ -245,7 +269,7 @@ def serving(
     for thread in threads:
         thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield FakeServer(url=f"http://127.0.0.1:{server.server_address[1]}", batcher=batcher)
     finally:
         batcher.close()
         server.shutdown()

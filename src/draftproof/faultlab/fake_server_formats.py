@@ -65,8 +65,10 @@ def write(path: str, answer: Answer, decode: Callable[[list[int]], str]) -> dict
             "spec_draft_token_num": drafted,
         }
         return {"output_ids": ids, "meta_info": meta}
+    drafts = _accepted_drafts(answer)
     probabilities = [
-        {"top_logprobs": [{"id": i, "logprob": value} for i, value in pairs]} for pairs in listed
+        {"top_logprobs": [{"id": i, "logprob": value} for i, value in pairs if not accepted]}
+        for pairs, accepted in zip(listed, drafts, strict=True)
     ]
     accepted = sum(one.accepted for one in answer.rounds)
     timings = {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {"predicted_n": 1}
@@ -76,3 +78,9 @@ def write(path: str, answer: Answer, decode: Callable[[list[int]], str]) -> dict
         "completion_probabilities": probabilities,
         "timings": timings,
     }
+
+
+def _accepted_drafts(answer: Answer) -> list[bool]:
+    """Per scored token: whether it came from a draft. llama.cpp shows no scores for those."""
+    found = [place < one.accepted for one in answer.rounds for place, _ in enumerate(one.emitted)]
+    return found if len(found) == len(answer.tops) else [False] * len(answer.tops)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from draftproof.faultlab.faulty_engine import FaultyEngine
 from draftproof.forensics.subjects.base import OWN, Inquiry, Run, Setup
-from draftproof.forensics.subjects.engine import EngineSubject
 
 Question = tuple[Inquiry, Setup]
 
@@ -19,7 +19,7 @@ class RunCache:
 
 
 @dataclass(kw_only=True)
-class CachedEngine(EngineSubject):
+class CachedEngine(FaultyEngine):
     """One examination's view of an engine that shares its cache with other examinations.
 
     Whoever asks a second time gets a second run and not the first one again: otherwise the A/A
@@ -30,7 +30,7 @@ class CachedEngine(EngineSubject):
     _asked: Counter[Question] = field(default_factory=Counter, repr=False)
 
     def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
-        """As EngineSubject.run."""
+        """As FaultyEngine.run."""
         question = (inquiry, setup)
         turn, known = self._asked[question], self.cache.runs.setdefault(question, [])
         self._asked[question] += 1

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from draftproof.faultlab.faults import Condition, Fault
+from draftproof.faultlab.faulty_engine import FaultyEngine
 from draftproof.faultlab.run_cache import CachedEngine, RunCache
 from draftproof.forensics.subjects.base import Inquiry, Task
 from draftproof.forensics.subjects.engine import EngineSubject
@@ -54,7 +55,7 @@ class Scenario:
             cache=self.cache,
         )
 
-    def candidate(self, fault: Fault | None = None, **changes: Any) -> EngineSubject:
+    def candidate(self, fault: Fault | None = None, **changes: Any) -> FaultyEngine:
         """Speculative and batched, with a fault or without."""
         ways: dict[str, Any] = {"numerics": NUMERICS}
         if fault is not None and fault.method is not None:
@@ -66,11 +67,11 @@ class Scenario:
             "options": ways,
             **changes,
         }
-        return EngineSubject(
+        return FaultyEngine(
             name=f"{self.name}: {fault.name if fault else 'correct'}",
             target=self.target,
             tokenizer=self.tokenizer,
-            fault=fault.rig if fault else None,
+            rig=fault.rig if fault else None,
             deliver=fault.deliver if fault else None,
             workshop=self.workshop,
             **options,

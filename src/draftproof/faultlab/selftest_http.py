@@ -38,15 +38,16 @@ def behind_a_server(
     scenario: Scenario, fault: Fault | None, kind: str = "vllm"
 ) -> Iterator[HttpSubject]:
     """The scenario's candidate as a client of a server of one format sees it."""
-    from draftproof.faultlab.fake_server import serving
+    from draftproof.faultlab.fake_client import FakeServerClient
+    from draftproof.faultlab.fake_server import fake_server
     from draftproof.forensics.subjects.dialects import LlamaCpp, Sglang, Vllm
-    from draftproof.forensics.subjects.http import HttpSubject
 
     dialects: dict[str, Any] = {"vllm": Vllm(), "sglang": Sglang(), "llama.cpp": LlamaCpp()}
-    with serving(scenario.candidate(fault)) as url:
-        yield HttpSubject(
-            name=url,
-            url=url,
+    with fake_server(scenario.candidate(fault)) as server:
+        yield FakeServerClient(
+            name=server.url,
+            url=server.url,
+            batcher=server.batcher,
             dialect=dialects[kind],
             batch=scenario.batch,
             k=scenario.k,

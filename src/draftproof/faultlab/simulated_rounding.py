@@ -9,7 +9,6 @@ with it is correct, and its forks are near ties.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,9 @@ import torch
 from torch import Tensor
 
 from draftproof.engine.engine import Engine
+from draftproof.faultlab.faulty_engine import Rig
 from draftproof.forensics.noise import MANTISSA
 from draftproof.forensics.subjects.base import Inquiry
-
-Rig = Callable[[Engine, Inquiry], Engine]
 
 
 @dataclass

@@ -125,6 +125,8 @@ class Lab:
         if divergence.expected is None or divergence.found is None or place >= len(expected.tops):
             return fork
         top = expected.tops[place]
+        if not top.ids:
+            return fork
         gap, exact = top.gap(divergence.expected, divergence.found)
         own_grid = self.grid if dtype == self.dtype else None
         step = step_of(dtype, top.values[0]) if top.logits else own_grid

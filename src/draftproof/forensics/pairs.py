@@ -92,7 +92,7 @@ def explain(lab: Lab, forks: Sequence[Fork], control: Outcome) -> str | None:
     known = [
         (start, length, answer)
         for (start, length), answer in zip(chosen, control.run.answers, strict=True)
-        if not answer.error and len(answer.tops) == len(answer.ids) == NEW
+        if not answer.error and len(answer.tops) == len(answer.ids) == NEW and answer.tops[1].ids
     ]
     if len(known) < PLACES:
         return None

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from draftproof.engine.engine import Engine
-from draftproof.forensics.subjects.engine import Delivery, Rig
+from draftproof.faultlab.faulty_engine import Delivery, Rig
 from draftproof.forensics.verdicts import Kind
 
 AnyEngine = TypeVar("AnyEngine", bound=Engine)

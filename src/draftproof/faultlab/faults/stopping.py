@@ -14,6 +14,7 @@ from draftproof.engine.stopping import Cut
 from draftproof.executors.base import Executor
 from draftproof.executors.rows import RowsExecutor
 from draftproof.faultlab.faults.base import rebuilt
+from draftproof.faultlab.faulty_engine import Delivery
 from draftproof.forensics.subjects.base import Answer, Inquiry
 from draftproof.types import FinishReason
 
@@ -88,7 +89,7 @@ def length_overshoots(engine: Engine, inquiry: Inquiry) -> Engine:
 
 def _per_round(
     change: Callable[[RowRound], Sequence[int]],
-) -> Callable[[list[Answer], int], list[Answer]]:
+) -> Delivery:
     """A delivery that changes which tokens of a round are handed on, told as offsets in it."""
 
     def one(answer: Answer) -> Answer:
@@ -112,7 +113,7 @@ bonus_lost = _per_round(_without_bonus)
 blocks_reversed = _per_round(lambda round_: range(len(round_.emitted))[::-1])
 
 
-def neighbours_exchanged(answers: list[Answer], batch: int) -> list[Answer]:
+def neighbours_exchanged(answers: Sequence[Answer], batch: int) -> list[Answer]:
     """Rows of a batch come back in the order they finish: here, in pairs the wrong way round."""
     order = [i ^ 1 if i ^ 1 < len(answers) and batch > 1 else i for i in range(len(answers))]
     return [answers[i] for i in order]

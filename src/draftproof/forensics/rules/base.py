@@ -79,7 +79,8 @@ def own_choice(lab: Lab) -> tuple[int, int]:
     for fork in hard:
         tops = () if own is None else own.answers[at[fork.row]].tops
         here, right = fork.divergence.position, fork.divergence
-        if here < len(tops) and right.found is not None and right.expected is not None:
+        shown = here < len(tops) and tops[here].ids
+        if shown and right.found is not None and right.expected is not None:
             first = tops[here].ids[0] == right.expected
             passed_over += first and tops[here].gap(right.expected, right.found)[0] > band
     return passed_over, len(hard)

@@ -40,7 +40,7 @@ class Inquiry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Top:
-    """The likeliest next tokens at one place, best first.
+    """The likeliest next tokens at one place, best first; none: the scores are not shown here.
 
     values: logits, or logarithms of probabilities: differences mean the same in both
     logits: whether `values` are logits, so that a step of the dtype has a meaning
@@ -51,18 +51,24 @@ class Top:
     logits: bool = True
 
     def gap(self, expected: int, found: int) -> tuple[float, bool]:
-        """Distance of two tokens, and whether it is exact or (unlisted token) a lower bound."""
+        """Distance of two tokens, and whether it is exact or (unlisted token) a lower bound.
+
+        Needs at least one score.
+        """
         known = dict(zip(self.ids, self.values, strict=True))
         lowest = min(self.values)
         a, b = known.get(expected, lowest), known.get(found, lowest)
         return abs(a - b), expected in known and found in known
 
 
+NOT_SHOWN = Top(ids=(), values=(), logits=False)  # a place without evidence
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """What a subject said to one prompt.
 
-    tops:      per emitted token, where the subject shows them
+    tops:      per emitted token, where the subject shows them; NOT_SHOWN at single places
     rounds:    what each round did to the row, for subjects that can be watched
     error:     why there is no answer; `ids` then mean nothing
     """

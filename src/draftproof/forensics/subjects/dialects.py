@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from draftproof.forensics.subjects.base import TOP, Answer, Counters, Inquiry, Task, Top
+from draftproof.forensics.subjects.base import NOT_SHOWN, TOP, Answer, Counters, Inquiry, Task, Top
 
 Body = dict[str, Any]
 
@@ -104,11 +105,10 @@ class Vllm:
         ids = token_ids(need(choice, "token_ids"))
         logprobs = choice.get("logprobs") or {}
         tops = [_named_top(entry) for entry in logprobs.get("top_logprobs") or []]
-        known = tuple(top for top in tops if top is not None)
         return Reply(
             answer=Answer(
                 ids=ids,
-                tops=known if len(known) == len(ids) else (),
+                tops=_aligned(tops, ids),
                 finish_reason=choice.get("finish_reason"),
             )
         )
@@ -128,24 +128,65 @@ class Vllm:
         lines = need(body, "choices", 0, "prompt_logprobs")
         if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines[first:]):
             raise BadAnswerError("expected prompt_logprobs for every token")
-        return tuple(
-            top_of([(int(i), float(need(one, "logprob"))) for i, one in line.items()])
-            for line in lines[first:]
+        tops = tuple(
+            top_of([(i, need(one, "logprob")) for i, one in line.items()]) for line in lines[first:]
         )
+        if not all(top.ids for top in tops):
+            raise BadAnswerError("prompt_logprobs without a score for some token")
+        return tops
 
 
-def _named_top(entry: Mapping[str, float] | None) -> Top | None:
-    """{"token_id:5": -0.1, "token_id:7": -2.5}; None where names are texts."""
+def _named_top(entry: Any) -> Top:
+    """{"token_id:5": -0.1, "token_id:7": -2.5}; NOT_SHOWN where names are texts."""
+    if entry is not None and not isinstance(entry, Mapping):
+        raise BadAnswerError(f"expected scores by token, got {str(entry)[:60]}")
     pairs = [(name.removeprefix("token_id:"), value) for name, value in (entry or {}).items()]
-    if not pairs or not all(name.isdigit() for name, _ in pairs):
-        return None
-    return top_of([(int(name), float(value)) for name, value in pairs])
+    return top_of(pairs) if all(name.isdigit() for name, _ in pairs) else NOT_SHOWN
 
 
-def top_of(pairs: Sequence[tuple[int, float]]) -> Top:
-    """Best first; equal ones by id. Values are logarithms of probabilities."""
-    best = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
+def top_of(pairs: Sequence[tuple[Any, Any]]) -> Top:
+    """Best first; equal ones by id. Values are logarithms of probabilities.
+
+    A token of probability 0 (minus infinity, which JSON writes as null) is no alternative: it is
+    left out like all tokens that the server does not list.
+    """
+    known = [(whole(i), score(value)) for i, value in pairs]
+    best = sorted(
+        (pair for pair in known if pair[1] != -math.inf), key=lambda pair: (-pair[1], pair[0])
+    )
     return Top(ids=tuple(i for i, _ in best), values=tuple(v for _, v in best), logits=False)
+
+
+def whole(value: Any) -> int:
+    """A token id, also as the name of a field, or BadAnswerError."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise BadAnswerError(f"expected a token id, got {str(value)[:60]}") from None
+
+
+def score(value: Any) -> float:
+    """A logarithm of a probability, or BadAnswerError; null is minus infinity."""
+    if value is None:
+        return -math.inf
+    number = math.nan if isinstance(value, bool) else _number(value)
+    if math.isnan(number):
+        raise BadAnswerError(f"expected a score, got {str(value)[:60]}")
+    return number
+
+
+def _number(value: Any) -> float:
+    """NaN for what is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _aligned(tops: Sequence[Top], ids: Sequence[int]) -> tuple[Top, ...]:
+    """One per token; none at all where their number is another one or no place shows scores."""
+    told = len(tops) == len(ids) and any(top.ids for top in tops)
+    return tuple(tops) if told else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,15 +217,14 @@ class Sglang:
         """`spec_verify_ct` counts verifying forwards: each emits its accepted drafts and one token
         more; the very first token is the prefill's."""
         ids, meta = token_ids(need(body, "output_ids")), body.get("meta_info") or {}
-        raw = meta.get("output_top_logprobs") or []
-        tops = tuple(top_of([(int(e[1]), float(e[0])) for e in entry]) for entry in raw if entry)
+        tops = [_paired_top(entry) for entry in meta.get("output_top_logprobs") or []]
         finish = meta.get("finish_reason")
         rounds = meta.get("spec_verify_ct")
         emitted = None if rounds is None else max(0, len(ids) - 1 - int(rounds)) if rounds else 0
         return Reply(
             answer=Answer(
                 ids=ids,
-                tops=tops if len(tops) == len(ids) else (),
+                tops=_aligned(tops, ids),
                 finish_reason=finish.get("type") if isinstance(finish, dict) else finish,
             ),
             drafted=meta.get("spec_draft_token_num", rounds),
@@ -192,9 +232,18 @@ class Sglang:
         )
 
 
+def _paired_top(entry: Any) -> Top:
+    """[[-0.1, 5, "text"], [-2.5, 7, "text"]]; null: not shown."""
+    return top_of([(need(pair, 1), need(pair, 0)) for pair in entry or []])
+
+
 @dataclass(frozen=True, kw_only=True)
 class LlamaCpp:
-    """`/completion` with `return_tokens`; counters in `timings`."""
+    """`/completion` with `return_tokens`; counters in `timings`.
+
+    A token that was accepted from a draft comes without scores: its log-probability is written as
+    0.0 and its list of alternatives is empty.
+    """
 
     name: str = "llama.cpp"
     path: str = "/completion"
@@ -219,12 +268,11 @@ class LlamaCpp:
     def reply(self, body: Any) -> Reply:
         """`timings.draft_n` is there only while speculation runs."""
         ids, timings = token_ids(need(body, "tokens")), body.get("timings") or {}
-        raw = body.get("completion_probabilities") or []
-        tops = tuple(_listed_top(entry) for entry in raw)
+        tops = [_listed_top(entry) for entry in body.get("completion_probabilities") or []]
         return Reply(
             answer=Answer(
                 ids=ids,
-                tops=tops if len(tops) == len(ids) else (),
+                tops=_aligned(tops, ids),
                 finish_reason=body.get("stop_type"),
             ),
             drafted=int(timings.get("draft_n", 0)) if timings else None,
@@ -233,8 +281,8 @@ class LlamaCpp:
 
 
 def _listed_top(entry: Any) -> Top:
-    listed = need(entry, "top_logprobs")
-    return top_of([(int(need(one, "id")), float(need(one, "logprob"))) for one in listed])
+    listed = need(entry, "top_logprobs") or []
+    return top_of([(need(one, "id"), need(one, "logprob")) for one in listed])
 
 
 @dataclass(frozen=True, kw_only=True)

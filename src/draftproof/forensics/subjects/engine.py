@@ -28,9 +28,6 @@ from draftproof.forensics.subjects.workshop import Workshop
 from draftproof.testing import ScriptedDrafter
 from draftproof.types import Result, SpecStats
 
-Rig = Callable[[Engine, Inquiry], Engine]  # changes an assembled engine before it runs
-Delivery = Callable[[list[Answer], int], list[Answer]]  # what happens to answers on the way out
-
 
 class RiggedPair(Pair):
     """A pair whose engines are handed to `rig` before they run."""
@@ -46,9 +43,8 @@ class RiggedPair(Pair):
 class EngineSubject:
     """A target, a drafter and their settings.
 
-    target, draft:  loaded transformers models; draft also "ngram", a drafter, or None
-    fault, deliver: what an injected fault does to the engine and to the answers
-    workshop:       where models are cast and bound; subjects of the same models may share one
+    target, draft: loaded transformers models; draft also "ngram", a drafter, or None
+    workshop:      where models are cast and bound; subjects of the same models may share one
     """
 
     name: str
@@ -59,8 +55,6 @@ class EngineSubject:
     k: int = 4
     dtype: str | None = None  # None: as loaded
     options: dict[str, Any] = field(default_factory=dict)  # of Pair: method, numerics, ...
-    fault: Rig | None = None
-    deliver: Delivery | None = None
     workshop: Workshop = field(default_factory=Workshop, repr=False)
 
     abilities: ClassVar[frozenset[Ability]] = frozenset(Ability) - {Ability.SCORES}
@@ -97,18 +91,20 @@ class EngineSubject:
             observers=[watch.transcript],
             **_ending(inquiry),
         )
-        answers = [watch.answer(result) for result in results]
-        if self.deliver is not None:
-            answers = self.deliver(answers, rows)
-        return Run(answers=tuple(answers), counters=_counters(results))
+        answers = tuple(watch.answer(result) for result in results)
+        return Run(answers=answers, counters=_counters(results))
 
     def _rig(self, engine: Engine, inquiry: Inquiry, setup: Setup, watch: _Watch) -> Engine:
+        return self._watched(self._scripted(engine, inquiry, setup), setup, watch)
+
+    def _scripted(self, engine: Engine, inquiry: Inquiry, setup: Setup) -> Engine:
         if setup.script is not None:
             engine.drafter = ScriptedDrafter(
                 continuations=setup.script.continuations, wrong_at=setup.script.right
             )
-        if self.fault is not None:
-            engine = self.fault(engine, inquiry)
+        return engine
+
+    def _watched(self, engine: Engine, setup: Setup, watch: _Watch) -> Engine:
         if setup.serial:
             engine.target = SerialExecutor(engine.target)
         engine.verifier = watch.verifier = TopsVerifier(inner=engine.verifier)

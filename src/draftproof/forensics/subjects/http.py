@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import time
@@ -39,7 +40,7 @@ from draftproof.forensics.subjects.dialects import (
 Read = TypeVar("Read")
 FLOAT32 = "float32"
 KEY_VARIABLE = "DRAFTPROOF_API_KEY"  # the only place a key may come from
-ROWS_HEADER = "X-Draftproof-Rows"  # how many requests are sent together; servers may ignore it
+TOLD = 300  # characters of a server's own message that are shown
 
 
 @dataclass(kw_only=True)
@@ -124,11 +125,9 @@ class HttpSubject:
         with self._client(setup.dtype) as client:
             served = self._model_name(client)
             before = self._metrics(client)
-            size, tasks = setup.batch or self.batch, inquiry.tasks
-            together = [min(size, len(tasks) - n // size * size) for n in range(len(tasks))]
-            with ThreadPoolExecutor(size) as pool:
+            with ThreadPoolExecutor(setup.batch or self.batch) as pool:
                 ask = partial(self._ask, client, inquiry, served)
-                replies = list(pool.map(ask, tasks, together))
+                replies = list(pool.map(ask, inquiry.tasks))
             counters = self._counters(replies, before, self._metrics(client))
         return Run(answers=tuple(reply.answer for reply in replies), counters=counters)
 
@@ -164,39 +163,42 @@ class HttpSubject:
             pairs = zip(inquiry.tasks, run.answers, strict=True)
             return Run(answers=tuple(ask(task, answer) for task, answer in pairs))
 
-    def _ask(
-        self,
-        client: httpx.Client,
-        inquiry: Inquiry,
-        served: str | None,
-        task: Task,
-        together: int,
-    ) -> Reply:
+    def _ask(self, client: httpx.Client, inquiry: Inquiry, served: str | None, task: Task) -> Reply:
         body = self.dialect.request(task, inquiry, served)
-        reply = self._post(client, body, self.dialect.reply, together)
+        reply = self._post(client, body, self.dialect.reply)
         return Reply(answer=Answer(error=reply)) if isinstance(reply, str) else reply
 
-    def _post(
-        self, client: httpx.Client, body: Body, read: Callable[[Any], Read], together: int = 1
-    ) -> Read | str:
+    def _post(self, client: httpx.Client, body: Body, read: Callable[[Any], Read]) -> Read | str:
         """What `read` makes of the response, or why there is none."""
         refusal = self.budget.refusal()
         if refusal is not None:
             return refusal
+        asked = f"POST {client.base_url.join(self.dialect.path.lstrip('/'))}"
         try:
-            headers = {ROWS_HEADER: str(together)}
-            response = client.post(self.dialect.path, json=body, headers=headers)
+            response = client.post(self.dialect.path, json=body)
             if response.status_code != 200:
-                return f"HTTP {response.status_code}"
-            return read(response.json())
+                return f"{asked}: HTTP {response.status_code}{_told(response)}"
+            return self._read(response, read)
         except httpx.TimeoutException:
-            return f"timed out after {self.timeout:g} s"
+            return f"{asked}: timed out after {self.timeout:g} s"
         except httpx.HTTPError as error:
-            return f"{type(error).__name__}: no complete response"
+            return f"{asked}: no complete response ({type(error).__name__}: {error})"
         except BadAnswerError as error:
-            return str(error)
+            return f"{asked}: {error}"
+
+    def _read(self, response: httpx.Response, read: Callable[[Any], Read]) -> Read:
+        """Raises BadAnswerError for whatever is not in the server's format."""
+        try:
+            body = response.json()
         except ValueError:
-            return "the response is not JSON"
+            raise BadAnswerError("the response is not JSON") from None
+        try:
+            return read(body)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, BadAnswerError):
+                raise
+            what = f"{type(error).__name__}: {error}"
+            raise BadAnswerError(f"not a response of kind={self.dialect.name} ({what})") from error
 
     def _model_name(self, client: httpx.Client) -> str | None:
         """As given, or as the server calls it; asked for once."""
@@ -243,9 +245,31 @@ def _certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
+def _told(response: httpx.Response) -> str:
+    """The server's own message, without the key that it may repeat."""
+    text = " ".join(_message(response).split())
+    key = os.environ.get(KEY_VARIABLE)
+    text = text.replace(key, "***") if key else text
+    return f": {text[:TOLD]}{'...' if len(text) > TOLD else ''}" if text else ""
+
+
+def _message(response: httpx.Response) -> str:
+    """{"error": {"message": "..."}} and its relatives, or the body as it is."""
+    try:
+        body = response.json()
+    except ValueError:
+        return response.text
+    for key in ("error", "message", "detail"):
+        if isinstance(body, dict) and body.get(key):
+            body = body[key]
+    return body if isinstance(body, str) else json.dumps(body) if body else ""
+
+
 def _clean_url(url: str) -> str:
-    """Without query and fragment. Raises InputError for a password in it."""
+    """Without query, fragment and a final /v1: paths are added here, as each kind of server has
+    them. Raises InputError for a password in it."""
     parts = urlsplit(url)
     if parts.username or parts.password:
         raise InputError(f"no passwords in a URL: set {KEY_VARIABLE} instead")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}"

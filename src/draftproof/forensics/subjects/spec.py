@@ -8,12 +8,15 @@
                       &tokenizer=FOLDER&float32=http://host:port&dtype=float32&target=FOLDER]
     file:answers.jsonl
 
-`demo` as a folder is the embedded pair's target, and as a draft its draft.
+`demo` as a folder is the embedded pair's target, and as a draft its draft. A comma within a value
+is written with a backslash before it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
@@ -40,14 +43,29 @@ def parse(spec: str) -> Subject:
 
 
 def options_of(text: str, allowed: Sequence[str]) -> Options:
-    """ "a=1,b=2" as a dict. Raises InputError, listing what is allowed."""
+    r""" "a=1,b=2" as a dict; `\,` is a comma within a value, and so is one that no key follows.
+
+    Raises InputError, listing what is allowed.
+    """
     options: Options = {}
-    for word in filter(None, text.split(",")):
-        key, equals, value = word.partition("=")
-        if not equals or key not in allowed:
-            raise InputError(f"{word!r} is not one of {', '.join(f'{k}=...' for k in allowed)}")
-        options[key] = value
+    last = ""
+    for word in filter(None, re.split(r"(?<!\\),", text)):
+        key, equals, value = word.replace("\\,", ",").partition("=")
+        if not equals and last:  # "target=run=3,v2"
+            options[last] += f",{key}"
+        elif not equals or key not in allowed:
+            raise InputError(
+                f"{word!r} is not one of {', '.join(f'{k}=...' for k in allowed)} "
+                r"(a comma within a value is written \,)"
+            )
+        else:
+            options[key], last = value, key
     return options
+
+
+def escaped(value: object) -> str:
+    """A value as `options_of` reads it back, whatever commas it holds."""
+    return str(value).replace(",", "\\,")
 
 
 def _number(options: Options, key: str, default: int, least: int = 0) -> int:
@@ -158,6 +176,8 @@ HTTP = (
 
 
 def _http(spec: str) -> Subject:
+    if find_spec("httpx") is None:
+        raise InputError(f"{spec}: asking a server needs httpx: pip install draftproof[forensics]")
     from draftproof.forensics.subjects.http import Budget, HttpSubject
 
     parts = urlsplit(spec)
