@@ -7,6 +7,9 @@ VENVS ?= .venvs
 VERSIONS ?= 4.57 5.5 newest
 # What of the tests speaks to transformers and is run under every release.
 VERSION_TESTS ?= tests/equivalence/test_architectures.py tests/equivalence/test_rows.py
+# What is run once without anything that PyTorch keeps private (numerics/torch_private.py).
+FALLBACK_TESTS ?= tests/equivalence/test_rows.py tests/equivalence/test_exact.py \
+  tests/unit/test_packed_weights.py tests/equivalence/test_openvino.py::test_an_architecture[llama]
 # Tiny models: a process per core with one thread each beats threads inside one operation.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(CORES)
@@ -16,14 +19,16 @@ BIN := $(VENV)/bin
 # --no-compile: most modules of torch are never imported; those that are get compiled then.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 QUICK := -m pytest -n $(WORKERS) $(PYTEST_ARGS)
-INPUTS := pyproject.toml constraints/ci.txt
+# What pip may install; another file, with another VENV, tests other releases.
+CONSTRAINTS ?= constraints/ci.txt
+INPUTS := pyproject.toml $(CONSTRAINTS)
 
 export OMP_NUM_THREADS ?= 1
 # Keeps a note about the future of the site's theme out of every build's output.
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real test-versions test-newest selftest check format docs bench clean
+.PHONY: help setup demo test test-fallbacks test-real test-versions test-newest selftest check format docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
@@ -34,11 +39,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(INPUTS) | $(BIN)/python
-	$(BIN)/python $(INSTALL) -e . -c constraints/ci.txt
+	$(BIN)/python $(INSTALL) -e . -c $(CONSTRAINTS)
 	@touch $@
 
 $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python
-	$(BIN)/python $(INSTALL) -e '.[dev]' -c constraints/ci.txt
+	$(BIN)/python $(INSTALL) -e '.[dev]' -c $(CONSTRAINTS)
 	@touch $(VENV)/.installed $@
 
 demo: OMP_NUM_THREADS := $(CORES)
@@ -47,6 +52,9 @@ demo: $(VENV)/.installed  ## install, then decode a batch with the embedded demo
 
 test: $(VENV)/.installed-dev  ## install, then run the quick tests
 	$(BIN)/python $(QUICK)
+
+test-fallbacks: $(VENV)/.installed-dev  ## tests of what carries on without private operators
+	DRAFTPROOF_WITHOUT=all $(BIN)/python $(QUICK) $(FALLBACK_TESTS)
 
 test-real: OMP_NUM_THREADS := $(CORES)
 test-real: $(VENV)/.installed-dev  ## the tests on real weights (DRAFTPROOF_MODELS names their folder)
@@ -87,7 +95,7 @@ test-%: $(VENVS)/transformers-%/.installed
 $(VENVS)/transformers-%/.installed: constraints/transformers-%.txt $(VENV)/.installed-dev
 	rm -rf $(@D)
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python $(INSTALL) transformers -c constraints/ci.txt -c $<
+	$(@D)/bin/python $(INSTALL) transformers -c $(CONSTRAINTS) -c $<
 	behind=$$($(abspath $(BIN))/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
 	  echo "import site; site.addsitedir('$$behind')" > \
 	  $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/behind.pth

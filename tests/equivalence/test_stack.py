@@ -16,8 +16,9 @@ from draftproof.executors.padded import PaddedExecutor
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.models import demo_paths
-from draftproof.numerics import stack as stack_module
+from draftproof.numerics import torch_private
 from draftproof.numerics.shapes import FAST, Rows, Shapes
+from draftproof.numerics.stack import scripted
 from draftproof.testing import random_prompts, tiny_model
 from draftproof.types import RaggedTokens
 
@@ -91,7 +92,7 @@ def test_every_bit_is_that_of_the_modules(
     name: str, dtype: torch.dtype, scripted: bool, padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not scripted:
-        monkeypatch.setattr(stack_module, "_scripted", lambda: None)
+        monkeypatch.setenv(torch_private.WITHOUT, torch_private.SCRIPT.name)
     model = bound(name, dtype)
     for shapes in (FAST, rounded(model)):
         found = outcome(model, shapes, padded=padded)
@@ -108,7 +109,7 @@ def test_both_layouts_run_as_one_function(padded: bool, monkeypatch: pytest.Monk
 
 
 def test_torchscript_takes_the_layers() -> None:
-    assert stack_module.scripted()
+    assert scripted()
 
 
 def test_others_run_as_modules() -> None:

@@ -15,9 +15,9 @@ from draftproof.executors.calibration import calibrate, verdict_key
 from draftproof.executors.rows import RowsExecutor
 from draftproof.hf import BoundModel
 from draftproof.hf.operations import products
-from draftproof.numerics.linear import lacks_kernel
 from draftproof.numerics.shapes import FAST, NEVER, SIZES, Rows, Shapes
 from draftproof.numerics.store import folder, machine, recall
+from draftproof.numerics.torch_private import lacks_kernel
 from draftproof.types import RaggedTokens
 
 ROUNDS = ((1, 1), (1, 5), (4, 5), (8, 5))  # rows of a decode round, and tokens that each feeds

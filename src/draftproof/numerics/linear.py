@@ -12,8 +12,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from draftproof.numerics.shapes import ANY, COARSE, FAST, Rows, Shapes
-
-PACKED_FOR = 32  # rows that the packed layout is chosen for: a small batch of blocks of drafts
+from draftproof.numerics.torch_private import lacks_kernel, multiply_packed, pack
 
 
 class Switch(Protocol):
@@ -38,20 +37,6 @@ def in_pieces(run: Callable[[Tensor], Tensor], rows: Tensor, rule: Rows) -> Tens
         return torch.cat([in_pieces(run, part, rule) for part in parts])
     wanted = rule.filled(count)
     return run(rows) if wanted == count else run(fill_rows(rows, wanted))[:count]
-
-
-def lacks_kernel(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this CPU has no matrix kernel for a 16-bit type, so that torch multiplies row by row.
-
-    Without AVX-512 or AMX, a bfloat16 linear takes as long for M rows as M linears of one row:
-    scoring K + 1 tokens at once would gain nothing.
-    """
-    if device.type != "cpu":
-        return False
-    ops = torch.ops.mkldnn
-    if dtype is torch.bfloat16:
-        return not ops._is_mkldnn_bf16_supported()
-    return dtype is torch.float16 and not ops._is_mkldnn_fp16_supported()
 
 
 def kind_of(weight: Tensor, name: str = "linear", *, bias: bool = False) -> str:
@@ -139,7 +124,8 @@ class Product:
                 self.bias = self.bias.float()
         self.in_features = layers[0].in_features
         self.widths = [layer.out_features for layer in layers]
-        name = "linear" if self.packed is None else "wide" if self.wide else "packed"
+        opaque = self.packed is not None and self.packed.is_mkldnn
+        name = "wide" if self.wide else "packed" if opaque else "linear"
         weight = first if self.packed is None else self.packed
         self.kind = kind_of(weight, name, bias=self.bias is not None)
         self._input: Tensor | None = None
@@ -198,22 +184,6 @@ def usual_rule(product: Product, shapes: Shapes) -> Rows:
     """With which row counts a product is called under these shapes."""
     rule = shapes.rows_of(product.kind)
     return COARSE if rule == ANY and product.packed is not None else rule
-
-
-def multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    """[M, in] -> [M, out] with a weight from `pack`."""
-    if not packed.is_mkldnn:
-        return functional.linear(rows, packed, bias)
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
-    return out
-
-
-def pack(weight: Tensor) -> Tensor:
-    """A weight in oneDNN's own layout, opaque; as it is where torch has no oneDNN."""
-    if not torch.backends.mkldnn.is_available():
-        return weight
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
-    return packed
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from draftproof.numerics.attention import AttentionShape, additive_mask, attend
 from draftproof.numerics.shapes import NEVER, SIZES, Rows, Shapes, round_up
+from draftproof.numerics.torch_private import has_tiles
 
 CPU = torch.device("cpu")
 MULTIPLES = (1, 2, 4, 8, 16, 32)  # of the flat token count
@@ -66,7 +67,7 @@ def row_rule(run: Callable[[Tensor], Tensor], rows: Tensor) -> Rows | None:
             group.append(call)
     sure = (group for group in alike if len(group) > 1 or group[0].size <= TWICE)
     rules = [Rows(tuple(call.size for call in group)) for group in sure]
-    wide = rows.dtype.itemsize == 2 and torch.cpu._is_amx_tile_supported()
+    wide = rows.dtype.itemsize == 2 and has_tiles()
     reading = READING_AMX if wide and rows.device.type == "cpu" else READING
     return min(
         (rule for rule in rules if rule.most > 1),

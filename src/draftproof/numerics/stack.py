@@ -6,15 +6,15 @@ views made twice. The functions are TorchScript, whose interpreter calls a kerne
 the time that Python takes; where there is no TorchScript they run as the Python they are.
 """
 
-import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from draftproof.numerics.torch_private import packed_linear, script
 
 # TorchScript reads the annotations below: no `X | None`, and no postponed evaluation in this file.
 
@@ -82,7 +82,7 @@ def _norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
 def _multiply(rows: Tensor, weight: Tensor, bias: Optional[Tensor], wide: bool) -> Tensor:  # noqa: UP045
     """As `Product.multiply` with packed weights."""
     given = rows.to(torch.float32) if wide else rows
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
+    out = packed_linear(given, weight, bias)
     return out.to(rows.dtype) if wide else out
 
 
@@ -236,21 +236,9 @@ def _layers(
     return hidden
 
 
-@functools.cache
-def _scripted() -> Callable[..., Tensor] | None:
-    """The layers without Python; None where TorchScript does not take them."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecated as a way to export models
-            compiled: Any = torch.jit.script(_layers)
-    except Exception:  # whatever it is, the Python is there
-        return None
-    return compiled  # type: ignore[no-any-return]
-
-
 def scripted() -> bool:
     """Whether layers run without Python between their kernels."""
-    return _scripted() is not None
+    return script(_layers) is not None
 
 
 def run_layers(
@@ -270,7 +258,7 @@ def run_layers(
     """
     cos, sin = (part[:, None] for part in angles)
     sin = torch.cat([-sin[..., : sin.shape[-1] // 2], sin[..., sin.shape[-1] // 2 :]], dim=-1)
-    run = _scripted() or _layers
+    run: Callable[..., Tensor] = script(_layers) or _layers
     return run(
         hidden,
         cos,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from draftproof.numerics.shapes import Rows, Shapes
+from draftproof.numerics.torch_private import ARITHMETIC, missing
 
 FORMAT = 10  # changes whenever the probes do
 
@@ -48,6 +49,7 @@ def machine() -> dict[str, str | int]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "without": ", ".join(missing(ARITHMETIC)) or "nothing",  # of what PyTorch keeps private
     }
 
 

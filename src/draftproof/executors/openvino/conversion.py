@@ -31,6 +31,7 @@ from draftproof.executors.openvino.graph import mark_decompressions, narrow_cons
 from draftproof.executors.openvino.tracing import trace
 from draftproof.hf import BoundModel, default_eos, load_model
 from draftproof.numerics.store import folder as cache_folder
+from draftproof.numerics.torch_private import TRACE, missing
 from draftproof.sampling import as_ids
 from draftproof.types import RaggedTokens
 
@@ -79,7 +80,7 @@ def _loaded(name: str, model_kwargs: dict[str, Any]) -> Any:
 
 
 def _place(parts: Iterable[bytes | memoryview]) -> Path:
-    digest = hashlib.sha256(json.dumps([FORMAT, versions()]).encode())
+    digest = hashlib.sha256(json.dumps([FORMAT, versions(), missing([TRACE])]).encode())
     for part in parts:
         digest.update(part)
     return cache_folder() / "openvino" / digest.hexdigest()[:24]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ import torch
 from openvino._offline_transformations import apply_moc_transformations
 from openvino.frontend import FrontEndManager
 from openvino.frontend.pytorch import ConversionExtension
-from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import Tensor, nn
 
 from draftproof.errors import UnsupportedModelError
@@ -27,7 +27,9 @@ from draftproof.executors.openvino.graph import PagedLayer, stand_in
 from draftproof.hf import BoundModel, SlotCache
 from draftproof.numerics.attention import AttentionShape
 from draftproof.numerics.shapes import FAST, Shapes
+from draftproof.numerics.torch_private import TRACE, has
 
+OPERATION = "draftproof::attention"
 EXAMPLE = 3  # tokens of the example that is traced
 
 
@@ -36,7 +38,9 @@ def _open_attention() -> Any:
     """The PyTorch operation that stands where attention belongs; registered once per process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # custom operations are experimental in PyTorch
-        return torch.library.custom_op("draftproof::attention", _blank, mutates_args=())
+        operation = torch.library.custom_op(OPERATION, _blank, mutates_args=())
+        operation.register_fake(_blank)
+        return operation
 
 
 def _blank(query: Tensor, key: Tensor, value: Tensor, number: int, heads: int, dim: int) -> Tensor:
@@ -143,18 +147,52 @@ def trace(bound: BoundModel) -> tuple[Any, list[PagedLayer]]:
     example = torch.arange(EXAMPLE) % bound.vocab_size, torch.arange(EXAMPLE)
     front = FrontEndManager().load_by_framework("pytorch")
     for name, translate in (
-        ("draftproof::attention", functools.partial(_translate, flat.layout)),
+        (OPERATION, functools.partial(_translate, flat.layout)),
+        (f"{OPERATION.replace('::', '.')}.default", functools.partial(_translate, flat.layout)),
         ("aten::atleast_2d", _first_input),  # ids are two-dimensional already
     ):
         front.add_extension(ConversionExtension(name, translate))
     with warnings.catch_warnings(), torch.no_grad(), _named(bound):
         warnings.simplefilter("ignore")  # tracing warns about every shape that is looked at
-        decoder = TorchScriptPythonDecoder(flat, example_input=example)
+        decoder = (_traced if has(TRACE) else _exported)(flat, example)
         model = front.convert(front.load(decoder))
         # among others: shapes taken from another tensor become constants with a hole
         apply_moc_transformations(model, cf=False)
     model.draftproof_decoder = decoder  # holds the weights
     return model, flat.layout.layers
+
+
+def _traced(flat: Flat, example: tuple[Tensor, Tensor]) -> Any:
+    """The model as OpenVINO reads it, by torch.jit.trace."""
+    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
+
+    return TorchScriptPythonDecoder(flat, example_input=example)
+
+
+def _exported(flat: Flat, example: tuple[Tensor, Tensor]) -> Any:
+    """The same by torch.export."""
+    from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
+
+    tokens = torch.export.Dim("tokens", min=2)  # 1 would be taken for a constant
+    sizes = ({0: tokens}, {0: tokens})
+    program = torch.export.export(flat, example, dynamic_shapes=sizes, strict=False)
+    with _quiet():
+        return TorchFXPythonDecoder.from_exported_program(program)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without OpenVINO's notes about operations that this PyTorch does not decompose anyway."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return "not found in decomp table" not in record.getMessage()
+
+    root = logging.getLogger()
+    root.addFilter(wanted)
+    try:
+        yield
+    finally:
+        root.removeFilter(wanted)
 
 
 def _refuse_experts(model: nn.Module) -> None:
