@@ -41,8 +41,6 @@ def rope(kind: str, **options: Any) -> dict[str, Any]:
     return {"rope_scaling": scaling}
 
 
-LONG = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
-
 SUBJECTS: dict[str, tuple[Any, str]] = {
     "recurrent state": (lambda: model_of("mamba", state_size=4), "MambaForCausalLM"),
     "short convolutions": (
@@ -67,14 +65,6 @@ SUBJECTS: dict[str, tuple[Any, str]] = {
     ),
     "encoder and decoder": (encoder_decoder, "encoder-decoder models are not supported"),
     "positions from the mask (ALiBi)": (lambda: model_of("bloom"), "takes no position_ids"),
-    "dynamic rope": (
-        lambda: tiny_model(**rope("dynamic")),
-        "rope_type 'dynamic' changes a row's frequencies",
-    ),
-    "long rope": (
-        lambda: tiny_model(**rope("longrope", original_max_position_embeddings=64, **LONG)),
-        "rope_type 'longrope'",
-    ),
 }
 
 

@@ -71,10 +71,11 @@ class Blueprint:
 
     @property
     def draft_capacity(self) -> int:
-        """Tokens per row in the draft's cache: never more than its context."""
+        """Tokens per row in the draft's cache: never more than its context, or what is proven."""
         assert isinstance(self.draft, BoundModel | ForeignModel)
-        own = self.draft.max_positions
-        return self.max_model_len if own is None else min(own, self.max_model_len)
+        proven = self.draft.proven if isinstance(self.draft, BoundModel) else None
+        limits = (self.draft.max_positions, proven and proven.proof.limit)
+        return min(self.max_model_len, *(limit for limit in limits if limit is not None))
 
     @property
     def weight_bytes(self) -> dict[str, int]:

@@ -10,7 +10,10 @@ from typing import Any
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.executors.base import ForeignModel
 from draftproof.executors.confirm import confirm_stack
+from draftproof.executors.proof import prove
 from draftproof.hf import BoundModel, default_eos, load_model
+from draftproof.hf.capability import unwrapped
+from draftproof.hf.identity import fingerprint
 
 EXECUTORS = ("torch", "openvino")
 DRAFT = "draft_"  # before an option that is of the draft alone
@@ -38,7 +41,7 @@ def load_part(
     """
     if executor == "torch":
         model = load_model(name, dtype=dtype, device=device, model_kwargs=model_kwargs)
-        return _confirmed(BoundModel(model, owned=True, lone_row=lone_row), script_layers)
+        return _bound(model, owned=True, lone_row=lone_row, script_layers=script_layers)
     if device != "cpu":
         raise UnsupportedArgumentError(
             f"device={device!r} with executor='openvino', which runs on CPUs; use executor='torch'"
@@ -50,10 +53,12 @@ def bind_part(
     model: Any, executor: str, options: dict[str, Any] | None = None, drafts: bool = False
 ) -> BoundModel | ForeignModel:
     """A loaded model made ready for its executor; one that is ready already stays as it is."""
+    if isinstance(model, BoundModel) and model.proven is None:
+        model.proven = prove(model)
     if isinstance(model, (BoundModel, ForeignModel)):
         return model
     if executor == "torch":
-        return _confirmed(BoundModel(model), True)
+        return _bound(model)
     return _open(model, _meant(options, drafts), {})
 
 
@@ -70,11 +75,18 @@ def _meant(options: dict[str, Any] | None, drafts: bool) -> dict[str, Any]:
     return common | own if drafts else common
 
 
-def _confirmed(model: BoundModel, script_layers: bool) -> BoundModel:
+def _bound(
+    given: Any, *, owned: bool = False, lone_row: bool = True, script_layers: bool = True
+) -> BoundModel:
+    """A transformers model made ready, and compared with its own `generate`."""
+    inner = unwrapped(given)
+    weights = fingerprint(inner)  # packing may drop some
+    model = BoundModel(inner, owned=owned, lone_row=lone_row)
     if script_layers:
         confirm_stack(model)
     else:
         model.stack = None
+    model.proven = prove(model, given, weights=weights)
     return model
 
 
@@ -86,6 +98,11 @@ def runtime_of(part: object) -> str:
 def rewrites_of(part: BoundModel | ForeignModel) -> list[str]:
     """What was done to a model when it was made ready."""
     return [] if isinstance(part, ForeignModel) else part.notes
+
+
+def proof_of(part: BoundModel | ForeignModel) -> str | None:
+    """What a model was compared with when it was bound; None for another runtime's."""
+    return None if isinstance(part, ForeignModel) else part.proven.proof.describe()
 
 
 def eos_of(part: BoundModel | ForeignModel) -> int | Sequence[int] | None:

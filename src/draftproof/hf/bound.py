@@ -52,6 +52,7 @@ class BoundModel:
         self.device: torch.device = next(model.parameters()).device
         self.vocab_size = int(self.config.vocab_size)
         self.stack: Stack | None = None
+        self.proven: Any = None  # see executors.proof
         self._binding = _bind(model)
         self._switch = Switch(model)
         linears = calibrate_linears(model, self._binding)

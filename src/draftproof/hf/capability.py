@@ -18,6 +18,31 @@ def text_config(model: nn.Module) -> Any:
     return config.get_text_config(decoder=True)
 
 
+def unwrapped(model: Any) -> Any:
+    """The transformers model itself, where adapters are wrapped around it.
+
+    Raises UnsupportedModelError for adapters that put something in front of the prompt.
+    """
+    _refuse_virtual_tokens(model)
+    return (
+        model.get_base_model()
+        if hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+        else model
+    )
+
+
+def _refuse_virtual_tokens(model: Any) -> None:
+    """Prompt, prefix and p-tuning: `generate` of the model, or of what wraps it, prepends them."""
+    prepare = vars(model).get("prepare_inputs_for_generation")
+    for owner in (model, getattr(prepare, "__self__", None)):
+        config = getattr(owner, "active_peft_config", None)
+        if getattr(config, "is_prompt_learning", False):
+            raise UnsupportedModelError(
+                f"{type(owner).__name__}: {type(config).__name__} puts virtual tokens in front of "
+                "every prompt, which is not supported; decode it with transformers' own generate"
+            )
+
+
 def refuse_unsupported(model: nn.Module) -> None:
     """Raise UnsupportedModelError, naming the culprit, before any forward runs."""
     config, name = text_config(model), type(model).__name__
@@ -33,17 +58,3 @@ def refuse_unsupported(model: nn.Module) -> None:
         raise UnsupportedModelError(f"{name}: layers with a recurrent state cannot be rolled back")
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise UnsupportedModelError(f"{name}: its forward takes no position_ids (ALiBi?)")
-    _refuse_length_dependent_rope(config, name)
-
-
-def _refuse_length_dependent_rope(config: Any, name: str) -> None:
-    """Frequencies that follow the longest row of a batch make rows depend on their neighbours."""
-    rope = getattr(config, "rope_scaling", None) or getattr(config, "rope_parameters", None) or {}
-    nested = [value for value in rope.values() if isinstance(value, dict)] or [rope]
-    for settings in nested:
-        kind = settings.get("rope_type", settings.get("type"))
-        if kind in ("dynamic", "longrope"):
-            raise UnsupportedModelError(
-                f"{name}: rope_type {kind!r} changes a row's frequencies with the longest row of "
-                "the batch; load it with another rope_scaling"
-            )

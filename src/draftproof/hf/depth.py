@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from draftproof.hf.capability import text_config
 
 OF_EACH_KIND = 2  # the second one reads what the first one wrote
+SCALARS = (bool, int, float, str, type(None))
+NUMBERS = ("layer_idx", "layer_id", "layer_number", "training")  # every layer has its own
 
 
 @contextlib.contextmanager
@@ -19,10 +21,10 @@ def few_layers(model: nn.Module) -> Iterator[list[nn.Module]]:
     """Let only the first two layers of each kind run; the others, given here, hand their input on.
 
     Layers are of one kind when they are made of the same modules with weights of the same sizes
-    and have the same entry in the configuration's `layer_types`. A model whose layers are not in
-    one list runs whole.
+    and the same settings, and have the same entry in the configuration's `layer_types`. A model
+    whose layers are not in one list runs whole.
     """
-    layers = _layers(model)
+    layers = decoder_layers(model)
     if not layers:
         yield []
         return
@@ -39,7 +41,8 @@ def few_layers(model: nn.Module) -> Iterator[list[nn.Module]]:
             del layer.forward
 
 
-def _layers(model: nn.Module) -> list[Any]:
+def decoder_layers(model: nn.Module) -> list[Any]:
+    """The decoder's layers in order; empty where they are not in one list."""
     count = int(text_config(model).num_hidden_layers)
     lists = (m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
     return list(next(lists, ()))
@@ -56,8 +59,15 @@ def _repeated(layers: list[Any], types: Any) -> Iterator[Any]:
 
 
 def _kind(layer: nn.Module) -> tuple[object, ...]:
-    modules = (type(module) for module in layer.modules())
+    modules = ((type(module), *_settings(module)) for module in layer.modules())
     return (*modules, *(tuple(weight.shape) for weight in layer.parameters()))
+
+
+def _settings(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """What a layer was told about itself: whether it rotates, its window, its scale."""
+    for name, value in vars(module).items():
+        if not name.startswith("_") and name not in NUMBERS and isinstance(value, SCALARS):
+            yield name, value
 
 
 class _HandOn:

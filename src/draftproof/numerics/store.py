@@ -80,18 +80,33 @@ def key_of(description: dict[str, Any]) -> str:
 def recall(key: str) -> Verdict | None:
     """A verdict of an earlier run; None when there is none, or the file is damaged."""
     try:
-        return Verdict.from_json(json.loads((folder() / f"{key}.json").read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+        data = recall_json(key)
+        return None if data is None else Verdict.from_json(data)
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def keep(key: str, verdict: Verdict) -> None:
     """Store a verdict; a cache that cannot be written is no reason to fail."""
+    keep_json(key, verdict.as_json())
+
+
+def recall_json(key: str) -> dict[str, Any] | None:
+    """What an earlier run has kept; None when there is nothing, or the file is damaged."""
+    try:
+        data = json.loads((folder() / f"{key}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def keep_json(key: str, data: dict[str, Any]) -> None:
+    """Store what was found; a cache that cannot be written is no reason to fail."""
     path = folder() / f"{key}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(verdict.as_json(), indent=1))
+        draft.write_text(json.dumps(data, indent=1))
         draft.replace(path)
     except OSError:
         return

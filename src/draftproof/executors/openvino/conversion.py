@@ -29,6 +29,7 @@ from draftproof.executors.openvino.compiled import PagedGraph, Settings
 from draftproof.executors.openvino.executor import PagedExecutor
 from draftproof.executors.openvino.graph import mark_decompressions, narrow_constants
 from draftproof.executors.openvino.tracing import trace
+from draftproof.executors.proof import prove
 from draftproof.hf import BoundModel, default_eos, load_model
 from draftproof.numerics.store import folder as cache_folder
 from draftproof.numerics.torch_private import TRACE, missing
@@ -122,12 +123,17 @@ def _complete(folder: Path) -> bool:
 # -- making one
 
 
+UNLIMITED = 1 << 40  # tokens
+
+
 def _convert(model: Any, name: str, target: Path) -> None:
     """Convert a model that is used for nothing else into the folder `target`."""
     started = time.perf_counter()
     dtype = str(model.dtype).removeprefix("torch.")
     log.info("openvino: converting %s; this is done once", name)
     bound = BoundModel(model.float())
+    # the graph is one for rows of every length
+    prove(bound).require_length(bound.max_positions or UNLIMITED)
     bound.release()
     graph, layers = trace(bound)
     narrow_constants(graph)
