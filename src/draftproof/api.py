@@ -292,16 +292,13 @@ class Pair:
         most = options.get("max_num_speculative_tokens", 8)
         drafted, schedule = drafting(wish, name, most, self._learned)
         budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))
-        capacity = self._capacity(requests, options.get("max_model_len"))
-        if isinstance(self._target, BoundModel):
-            self._target.proven.require_length(capacity)
         return Blueprint(
             target=self._target,
             draft=self._draft,
             target_shapes=self._shapes,
             draft_shapes=FAST,  # what a draft guesses never changes the output
             max_num_seqs=min(rows, max(1, len(requests))),
-            max_model_len=capacity,
+            max_model_len=self._capacity(requests, options.get("max_model_len")),
             num_speculative_tokens=drafted,
             max_num_batched_tokens=budget,
             schedule=CONSTANT if self._draft is None else schedule,

@@ -110,8 +110,11 @@ class Blueprint:
 def assemble(plan: Blueprint) -> Engine:
     """Build the engine; the caches' size is logged before they are allocated.
 
-    Raises OutOfMemoryError when they do not fit.
+    Raises OutOfMemoryError when they do not fit, UnsupportedModelError where the target is not
+    right for rows of this length.
     """
+    if isinstance(plan.target, BoundModel) and plan.target.proven is not None:
+        plan.target.proven.require_length(plan.max_model_len)
     if plan.weight_bytes:  # other runtimes keep theirs to themselves
         log.info("weights: %s", _in_mib(plan.weight_bytes))
     log.info(
