@@ -23,8 +23,7 @@ from draftproof.executors.choice import (
     choose,
     eos_of,
     load_part,
-    proof_of,
-    rewrites_of,
+    provenance,
     runtime_of,
 )
 from draftproof.hf import BoundModel, load_tokenizer
@@ -205,8 +204,7 @@ class Pair:
             "draft_executor": self.draft_executor,
             "numerics": self.numerics,
             "numerics_reason": self._why,
-            "rewrites": rewrites_of(self._target),
-            "proven": proof_of(self._target),
+            **provenance(self._target),
         }
 
     def encode(self, prompt: Prompt) -> list[int]:

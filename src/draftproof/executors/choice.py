@@ -95,14 +95,11 @@ def runtime_of(part: object) -> str:
     return part.runtime if isinstance(part, ForeignModel) else "torch"
 
 
-def rewrites_of(part: BoundModel | ForeignModel) -> list[str]:
-    """What was done to a model when it was made ready."""
-    return [] if isinstance(part, ForeignModel) else part.notes
-
-
-def proof_of(part: BoundModel | ForeignModel) -> str | None:
-    """What a model was compared with when it was bound; None for another runtime's."""
-    return None if isinstance(part, ForeignModel) else part.proven.proof.describe()
+def provenance(part: BoundModel | ForeignModel) -> dict[str, Any]:
+    """What was done to a model when it was made ready, and what it was compared with."""
+    if isinstance(part, ForeignModel):
+        return {"rewrites": [], "proven": None}
+    return {"rewrites": part.notes, "proven": part.proven.proof.describe()}
 
 
 def eos_of(part: BoundModel | ForeignModel) -> int | Sequence[int] | None:
