@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from draftproof.errors import InvariantError
 from draftproof.executors.rows import RowsExecutor
-from draftproof.prefixes import WORTH_COPYING, WORTH_WAITING, Prefixes, _common
+from draftproof.prefixes import WORTH_COPYING, WORTH_WAITING
 from draftproof.testing import assert_same_tokens, random_prompts
+from draftproof.testing.engines import Recorder, prepared
 from draftproof.types import RaggedTokens, Result
 
 from .subjects import near_copy, oracle, pair
@@ -56,8 +59,7 @@ def test_rows_that_share_a_prefix_get_the_tokens_that_they_get_alone(
     for debug in (False, True):
         found = both.generate(prompts, max_new_tokens=NEW, max_num_seqs=rows, debug=debug)
         assert_same_tokens([r.token_ids for r in found], [r.token_ids for r in expected])
-        if rows > 1 or not debug:  # what a lone row leaves behind is poisoned in debug
-            assert sum(result.num_cached_tokens > 0 for result in found) >= 3
+        assert sum(result.num_cached_tokens > 0 for result in found) >= 3
 
 
 @pytest.mark.parametrize("chunk", [33, 64, 512])
@@ -96,10 +98,8 @@ def test_a_conversation_goes_on_from_what_a_finished_row_left(kind: str, cut: in
     assert len(SYSTEM) <= found.num_cached_tokens <= len(SYSTEM) + cut
 
 
-def test_rejected_drafts_are_not_taken_for_the_tokens_that_replaced_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Rows that end with a correction; and the control: all that is cached taken for true."""
+def test_rejected_drafts_are_not_taken_for_the_tokens_that_replaced_them() -> None:
+    """Rows that end with a correction: where it belongs, the cache holds the rejected draft."""
     both, ends = subject("model"), range(2, NEW)
     prompts = [SYSTEM, OTHER, *TOGETHER]
     firsts = [result.token_ids for result in alone(both, prompts)]
@@ -108,22 +108,102 @@ def test_rejected_drafts_are_not_taken_for_the_tokens_that_replaced_them(
         for prompt, first in zip(prompts, firsts, strict=True)
         for end in ends
     ]
+    options = {"max_new_tokens": NEW, "max_num_seqs": 1}
+    found = [
+        both.generate([prompt, turn], eos_token_id=[[end], None], **options)[1].token_ids
+        for prompt, end, turn in chats
+    ]
+    assert found == [result.token_ids for result in alone(both, [turn for *_, turn in chats])]
 
-    def found() -> list[list[int]]:
-        options = {"max_new_tokens": NEW, "max_num_seqs": 1}
-        return [
-            both.generate([prompt, turn], eos_token_id=[[end], None], **options)[1].token_ids
-            for prompt, end, turn in chats
-        ]
 
-    assert found() == [result.token_ids for result in alone(both, [turn for *_, turn in chats])]
+# -- slots that change hands -----------------------------------------------------------------------
 
-    def believing(self: Prefixes, row: Any, slot: int, tokens: list[int]) -> int:
-        return min(_common(row.tokens, tokens), self.memory.readable(slot))
+GROUPS = {
+    "two groups": [SYSTEM] * 4 + [OTHER] * 4,
+    "short beginnings": [OTHER[:cut] + tail for cut in (17, 20, 63, 65) for tail in TAILS[:3]],
+    "in turn": [start + tail for tail in TAILS for start in (SYSTEM, OTHER)],
+    "one after the other": [start[:40] + tail for start in (SYSTEM, OTHER) for tail in TAILS],
+}
 
-    expected = found()
-    monkeypatch.setattr(Prefixes, "_shared", believing)
-    assert found() != expected
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("kind", ["none", "ngram", "model"])
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_slots_that_are_freed_together_hold_what_was_there_before(
+    group: str, kind: str, rows: int
+) -> None:
+    """Rows that end in one round: those that take over the slots have not written there yet."""
+    both, prompts = subject(kind), GROUPS[group]
+    expected = [result.token_ids for result in alone(both, prompts)]
+    found = both.generate(prompts, max_new_tokens=NEW, max_num_seqs=rows)
+    assert [result.token_ids for result in found] == expected
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_sequences_of_two_prompts_through_rows_freed_together(debug: bool) -> None:
+    both = subject("ngram")
+    options = {"do_sample": True, "seed": 3, "num_return_sequences": 8, "max_new_tokens": NEW}
+    single = [r for p in (SYSTEM, OTHER) for r in both.generate([p], max_num_seqs=1, **options)]
+    found = both.generate([SYSTEM, OTHER], max_num_seqs=8, debug=debug, **options)
+    assert [r.token_ids for r in found] == [r.token_ids for r in single]
+
+
+@pytest.mark.parametrize("kind", ["none", "ngram", "model"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+def test_debugging_takes_the_same_decisions(kind: str, rows: int) -> None:
+    """Every round of a run with poisoned slots is the round of production."""
+    both = subject(kind)
+    runs = []
+    for debug in (False, True):
+        recorder = Recorder()
+        found = both.generate(
+            [*GROUPS["in turn"], *GROUPS["two groups"]],
+            max_new_tokens=NEW,
+            max_num_seqs=rows,
+            num_speculative_tokens=3,
+            observers=[recorder],
+            debug=debug,
+        )
+        runs.append((recorder.events, [r.num_cached_tokens for r in found]))
+    assert runs[0] == runs[1]
+
+
+def test_a_copy_of_anything_else_is_refused() -> None:
+    """In production: the memory compares what it is asked to copy with what it holds."""
+    executor = prepared(subject("none"), [SYSTEM, OTHER], max_num_seqs=2).target
+    assert isinstance(executor, RowsExecutor)
+    executor.forward(flat(SYSTEM, row=0))
+    executor.release(0)
+    assert executor.longest_prefix([*SYSTEM[:30], 1, 2], 1) == (0, 30)
+    wrong = [*SYSTEM[:20], SYSTEM[20] + 1, *SYSTEM[21:30]]
+    for tokens in (wrong, [*SYSTEM, 1]):
+        with pytest.raises(InvariantError, match="row 0 does not hold"):
+            executor.copy_prefix(0, 1, tokens)
+    executor.copy_prefix(0, 1, SYSTEM[:30])
+    assert executor.lengths == [0, 30]
+    executor.forward(flat(OTHER[:5], row=0))  # row 0 changes hands
+    assert executor.longest_prefix(SYSTEM, 0) == (1, 30)
+
+
+def test_a_forward_that_fails_leaves_nothing_to_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = prepared(subject("none"), [SYSTEM, OTHER], max_num_seqs=2).target
+    assert isinstance(executor, RowsExecutor)
+    executor.forward(flat(SYSTEM[:50], row=0))
+
+    def fail(*args: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(executor.model, "forward", fail)
+    executor.release(0)
+    with pytest.raises(MemoryError):
+        executor.forward(flat(OTHER[:20], row=0))
+    assert executor.longest_prefix(SYSTEM, 1)[1] == 0
+
+
+def flat(tokens: list[int], row: int) -> RaggedTokens:
+    """A whole prompt for one row."""
+    count = len(tokens)
+    return RaggedTokens(ids=torch.tensor(tokens), rows=[row], starts=[0], counts=[count], keep=[1])
 
 
 def test_log_probabilities_of_a_prompt_are_computed_for_its_own_row() -> None:

@@ -96,7 +96,7 @@ class ModelDrafter:
     def propose(self, rows: Sequence[Row], wanted: Sequence[int]) -> Drafts:
         sheet = _Sheet.blank(rows, wanted, self.executor.device)
         if sheet.active:
-            self._share([rows[index] for index in sheet.active], rows)
+            self._share([rows[index] for index in sheet.active])
             self._catch_up([rows[index] for index in sheet.active])
         for step in range(max(wanted, default=0)):
             sheet.active = [index for index in sheet.active if wanted[index] > step]
@@ -127,7 +127,7 @@ class ModelDrafter:
         confident: list[bool] = (probable >= self.confidence_threshold).tolist()
         return confident
 
-    def _share(self, rows: Sequence[Row], others: Sequence[Row]) -> None:
+    def _share(self, rows: Sequence[Row]) -> None:
         """Copy for rows that have read nothing; of those that begin alike, one reads first."""
         new = [row for row in rows if not self.executor.lengths[row.slot]]
         new.sort(key=lambda row: row.request.index)
@@ -135,7 +135,7 @@ class ModelDrafter:
             late = [row for row in new if self.prefixes.waits(row, new)]
             first = [row for row in new if row not in late]
             for row in first:
-                self.prefixes.copy(row, others)
+                self.prefixes.copy(row)
             if late:
                 self._catch_up(first, most=len(first))
             new = late
@@ -192,6 +192,4 @@ class ModelDrafter:
         self.executor.truncate(row.slot, min(length, len(row.tokens) - 1))
 
     def release(self, row: Row) -> None:
-        if self.prefixes is not None:
-            self.prefixes.remember(row)
         self.executor.release(row.slot)

@@ -131,8 +131,6 @@ class Engine:
         return cut(row, offered, self.decode, self.target.capacity + 1 - len(row.tokens))
 
     def _release(self, row: Row) -> None:
-        if self.prefixes is not None:
-            self.prefixes.remember(row)
         self.target.release(row.slot)
         self.drafter.release(row)
         self.batch.rows.pop(row.slot, None)
@@ -167,7 +165,7 @@ def share(prefixes: Prefixes, batch: Batch) -> None:
         if row.kv_len == row.generated == 0 and row.request.settings.prompt_logprobs is None:
             row.waits = prefixes.waits(row, (other for other in batch if not other.generated))
             if not row.waits:
-                row.kv_len = row.num_cached_tokens = prefixes.copy(row, list(batch))
+                row.kv_len = row.num_cached_tokens = prefixes.copy(row)
 
 
 def _to_host(plan: Plan, verdict: Verdict, drafts: Drafts) -> dict[int, Outcome]:

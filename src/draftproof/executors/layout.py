@@ -129,6 +129,10 @@ class RowLayout:
         """Position of every real token, [N] int64."""
         return self._on(device).slots
 
+    def rows(self, device: torch.device) -> Tensor:
+        """Cache row of every real token, [N] int64."""
+        return self._on(device).rows
+
     def write(self, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> None:
         """Store new keys and values, [1, kv_heads, N, D], by (row, slot) pairs."""
         place = self._on(keys.device)
