@@ -127,8 +127,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("kind", ["none", "ngram", "model"])
-@pytest.mark.parametrize("rows", [2, 3, 8])
+@pytest.mark.parametrize(("kind", "rows"), [("none", 2), ("ngram", 3), ("model", 8), ("none", 8)])
 def test_slots_that_are_freed_together_hold_what_was_there_before(
     group: str, kind: str, rows: int
 ) -> None:
@@ -148,8 +147,7 @@ def test_sequences_of_two_prompts_through_rows_freed_together(debug: bool) -> No
     assert [r.token_ids for r in found] == [r.token_ids for r in single]
 
 
-@pytest.mark.parametrize("kind", ["none", "ngram", "model"])
-@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+@pytest.mark.parametrize(("kind", "rows"), [("none", 1), ("ngram", 2), ("model", 3), ("none", 8)])
 def test_debugging_takes_the_same_decisions(kind: str, rows: int) -> None:
     """Every round of a run with poisoned slots is the round of production."""
     both = subject(kind)
