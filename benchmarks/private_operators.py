@@ -85,9 +85,7 @@ def fed(executor: RowsExecutor, rows: list[int], count: int) -> RaggedTokens:
     return RaggedTokens(ids=ids, rows=rows, starts=starts, counts=every, keep=keep)
 
 
-def measure(
-    ready: dict[str, tuple[str, RowsExecutor]], rows: int, count: int
-) -> dict[str, float]:
+def measure(ready: dict[str, tuple[str, RowsExecutor]], rows: int, count: int) -> dict[str, float]:
     """Median milliseconds of a round, every way in turn."""
     times: dict[str, list[float]] = {name: [] for name in ready}
     for repeat in range(REPEATS + 2):
