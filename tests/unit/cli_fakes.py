@@ -14,14 +14,27 @@ from draftproof.cli import app, loading
 from draftproof.cli.options import ModelOptions
 from draftproof.engine.events import RoundEvent, RowRound
 from draftproof.errors import InputError
+from draftproof.text import encode
 from draftproof.types import FinishReason, Result, SpecStats
 
 Tamper = Callable[[list[int], dict[str, Any]], list[int]]
 
 
 class FakeTokenizer:
-    def decode(self, ids: list[int]) -> str:
+    """Characters are tokens; a chat is its messages in angle brackets."""
+
+    chat_template = "{{ messages }}"
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) for letter in text]}
+
+    def decode(self, ids: list[int], **options: Any) -> str:
         return "".join(map(chr, ids))
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **options: Any) -> str:
+        if "alien" in messages[0]["content"]:
+            raise ValueError("aliens are not understood")
+        return "".join(f"<{message['content']}>" for message in messages)
 
 
 class FakePair:
@@ -33,6 +46,7 @@ class FakePair:
 
     vocab_size = 256
     max_model_len = 40
+    eos_token_ids = ()
 
     def __init__(self, *, stop_after: int | None = None, tamper: Tamper | None = None) -> None:
         self.tokenizer = FakeTokenizer()
@@ -46,16 +60,7 @@ class FakePair:
         return {"target": "fake"}
 
     def encode(self, prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            ids = [ord(letter) for letter in prompt]
-        elif isinstance(prompt[0], dict):
-            if prompt[0]["role"] == "alien":
-                raise InputError("the chat template refuses: unknown role")
-            ids = self.encode(f"<{prompt[0]['content']}>")
-        else:
-            ids = list(prompt)
-        if bad := [i for i in ids if not 0 <= i < self.vocab_size]:
-            raise InputError(f"token id {bad[0]} is not in the vocabulary")
+        ids = encode(self.tokenizer, prompt, self.vocab_size)
         if len(ids) > self.max_model_len:
             raise InputError(f"{len(ids)} tokens are too many")
         return ids
@@ -65,13 +70,17 @@ class FakePair:
 
     def as_completed(self, prompts: list[list[int]], **options: Any) -> Iterator[Result]:
         self.calls.append(options)
+        answers = options.get("num_return_sequences", [1] * len(prompts))
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        for count, index in enumerate(order):
+        rows = [(index, sequence) for index in order for sequence in range(answers[index])]
+        for count, (index, sequence) in enumerate(rows):
             if count == self.stop_after:
                 raise KeyboardInterrupt
-            yield self._result(index, prompts[index], options)
+            yield self._result(index, sequence, prompts[index], options)
 
-    def _result(self, index: int, prompt: list[int], options: dict[str, Any]) -> Result:
+    def _result(
+        self, index: int, sequence: int, prompt: list[int], options: dict[str, Any]
+    ) -> Result:
         self.decoded.append(prompt)
         limit = options["max_new_tokens"]
         ids = continuation(prompt, limit[index] if isinstance(limit, list) else limit)
@@ -81,6 +90,7 @@ class FakePair:
             observer.on_round(_round(index, ids))
         return Result(
             index=index,
+            sequence=sequence,
             token_ids=ids,
             text=self.tokenizer.decode(ids),
             finish_reason=FinishReason.LENGTH,

@@ -11,7 +11,7 @@ import pytest
 from draftproof.cli.journal import meta_path
 from draftproof.errors import OutOfMemoryError
 
-from .cli_fakes import FakePair, invoke, read_lines, text_after, use
+from .cli_fakes import FakePair, FakeTokenizer, invoke, read_lines, text_after, use
 
 PROMPTS = ["a long prompt", "mid one", "x"]
 GOOD = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS)
@@ -70,13 +70,26 @@ def test_a_line_of_the_output_says_all_about_its_request(pair: FakePair, out: Pa
     (row,) = read_lines(out)
     assert row == {
         "index": 0,
+        "key": row["key"],
         "question_id": 81,
         "category": "qa",
         "prompt": "abc",
         "text": text_after("abc", 5),
         "token_ids": [ord(letter) for letter in text_after("abc", 5)],
         "finish_reason": "length",
+        "stop_reason": None,
+        "seed": None,
         "prompt_len": 3,
+        "usage": {
+            "prompt_tokens": 3,
+            "completion_tokens": 5,
+            "total_tokens": 8,
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": 6,
+                "rejected_prediction_tokens": 2,
+            },
+        },
+        "sampling": {"do_sample": False},
         "stats": row["stats"],
         "mode": "speculative",
         "numerics": "fast",
@@ -145,8 +158,8 @@ def test_options_reach_the_models_and_the_engine(pair: FakePair) -> None:
         *("T", "D", "float32", "cuda"),
     )
     assert (models.numerics, models.method, models.executor) == ("fast", "eqspec", "other")
-    assert (call["max_new_tokens"], call["min_new_tokens"]) == (5, 2)
-    assert call["stop_strings"] == ["x", "y"]
+    assert (call["max_new_tokens"], call["min_new_tokens"]) == ([5], [2])
+    assert call["stop_strings"] == [["x", "y"]]
     assert (call["max_num_seqs"], call["num_speculative_tokens"]) == (3, 6)
     assert call["max_num_batched_tokens"] == 64
 
@@ -184,8 +197,10 @@ def test_sampling_options_are_passed_on_only_where_given(pair: FakePair) -> None
     ]
     run = generate("--prompt", "a", *words)
     assert run.exit_code == 0, run.stderr
-    assert pair.calls[1] | {"observers": bare["observers"]} == bare | given
-    assert not given.keys() & bare.keys()
+    lists = {name: [value] for name, value in given.items()}
+    assert pair.calls[1] | {"observers": bare["observers"]} == bare | lists | {"do_sample": [True]}
+    assert given.keys() & bare.keys() == {"seed"}  # of its own, and not used: it is greedy
+    assert bare["do_sample"] == [False]
 
 
 # -- bad lines
@@ -195,7 +210,7 @@ BAD = [
     "{torn",
     '{"prompt": [1, 999]}',
     '{"prompt": "' + "long " * 9 + '", "id": "too long"}',
-    '{"messages": [{"role": "alien", "content": "x"}]}',
+    '{"messages": [{"role": "user", "content": "I am an alien"}]}',
     '{"prompt": "also fine"}',
 ]
 
@@ -207,12 +222,23 @@ def test_bad_lines_are_reported_recorded_and_do_not_stop_the_rest(
     rows = {row["index"]: row for row in read_lines(out)}
     assert run.exit_code == 1
     assert [index for index in sorted(rows) if "error" in rows[index]] == [1, 2, 3, 4]
-    assert rows[3] == {"index": 3, "id": "too long", "error": "45 tokens are too many"}
+    assert rows[3] == {
+        "index": 3,
+        "key": rows[3]["key"],
+        "id": "too long",
+        "error": "prompt: 45 tokens are more than the context of 40",
+    }
     assert rows[0]["text"] == text_after("fine", 5)
     assert rows[5]["text"] == text_after("also fine", 5)
-    for words in ("line 2: bad JSON", "line 3: token id 999", "line 4: 45 tokens", "4 failed"):
+    for words in (
+        "line 2: bad JSON",
+        "line 3: prompt: token id 999",
+        "line 4: prompt: 45",
+        "4 failed",
+    ):
         assert words in run.stderr
-    assert "line 5: the chat template refuses: unknown role" in run.stderr
+    assert "4 failed" in run.stderr
+    assert "line 5: messages: the chat template refuses: aliens" in run.stderr
 
 
 def test_bad_lines_on_stdout_appear_in_their_place(pair: FakePair) -> None:
@@ -231,11 +257,11 @@ def test_nothing_is_loaded_when_every_line_is_bad(pair: FakePair, out: Path) -> 
 def test_an_error_that_is_not_the_chat_templates_is_not_swallowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Broken(FakePair):
-        def encode(self, prompt: Any) -> list[int]:
+    class Broken(FakeTokenizer):
+        def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
             raise RuntimeError("a bug")
 
-    use(monkeypatch, Broken())
+    use(monkeypatch, FakePair()).tokenizer = Broken()
     with pytest.raises(RuntimeError, match="a bug"):
         generate("--prompt", "a")
 
@@ -361,15 +387,26 @@ def test_a_torn_last_line_is_done_again(
     assert "dropped 1 incomplete line" in run.stderr
 
 
-def test_resuming_a_finished_run_loads_nothing_and_still_tells_of_bad_lines(
-    monkeypatch: pytest.MonkeyPatch, out: Path
+def test_resuming_a_finished_run_loads_nothing(
+    monkeypatch: pytest.MonkeyPatch, source: Path, out: Path
 ) -> None:
+    use(monkeypatch, FakePair())
+    assert generate("--input", source, "--output", out).exit_code == 0
+    before, idle = out.read_bytes(), use(monkeypatch, FakePair())
+    assert generate("--input", source, "--output", out, "--resume").exit_code == 0
+    assert (idle.opened_with, out.read_bytes()) == (None, before)
+
+
+def test_resuming_tries_failed_lines_again(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
     use(monkeypatch, FakePair())
     arguments = ("--prompt", "a", "--prompt", "a" * 50, "--output", out)
     assert generate(*arguments).exit_code == 1
-    before, idle = out.read_bytes(), use(monkeypatch, FakePair())
-    assert generate(*arguments, "--resume").exit_code == 1
-    assert (idle.opened_with, out.read_bytes()) == (None, before)
+    longer = use(monkeypatch, FakePair())
+    longer.max_model_len = 60
+    run = generate(*arguments, "--resume")
+    assert (run.exit_code, longer.decoded) == (0, [[97] * 50])
+    assert "1 failed requests are tried again" in run.stderr
+    assert [row["index"] for row in read_lines(out)] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -380,7 +417,7 @@ def test_resuming_a_finished_run_loads_nothing_and_still_tells_of_bad_lines(
         (["--min-new-tokens", "3"], "--min-new-tokens was 0, now 3"),
         (["--stop-string", "x"], '--stop-string was [], now ["x"]'),
         (["--dtype", "float32"], '--dtype was "auto", now "float32"'),
-        (["--chat"], "the input has other content"),
+        (["--chat"], "--chat was false, now true"),
     ],
 )
 def test_resuming_with_other_settings_is_refused_by_name(

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from draftproof.cli.journal import meta_path
+from draftproof.cli.outfile import OutFile
 from draftproof.models import DEMO_PROMPTS, demo_paths
 
 from .cli_fakes import invoke, read_lines
@@ -79,20 +81,82 @@ def test_a_stopped_run_is_resumed_with_nothing_lost_or_doubled(
     assert stopped_midway(source, out, sign) == code
     assert 2 <= out.read_bytes().count(b"\n") < len(PROMPTS)
     with out.open("ab") as file:  # as if the kill had come within a write
-        file.write(b'{"index": 5, "prompt": "torn')
+        file.write(b'{"index": 5, "key": "torn')
     run = invoke("generate", *MODELS, *LENGTH, "--input", source, "--output", out, "--resume")
     assert run.exit_code == 0, run.stderr
     assert ids_of(out) == uninterrupted
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["generate"], ["check"], ["doctor"]])
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    """Also where rows are sampled without a seed, lines are repeated, and some cannot be used."""
+    lines: list[dict[str, object]] = [{"prompt": prompt} for prompt in PROMPTS[:4]]
+    lines[1] |= {"temperature": 0.9}
+    lines[2] |= {"temperature": 1.2, "n": 2, "logprobs": 1}
+    lines[3] = {"prompt": "a", "no such field": 1}
+    lines += lines[:3]
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    length = ("--max-new-tokens", "16", "--max-num-seqs", "2")
+    options = (*length, "--num-speculative-tokens", "3", "--ordered")
+    command = [*DRAFTPROOF, "generate", *MODELS, *options, "--input", source, "--output", out]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        while not (out.exists() and out.read_bytes().count(b"\n") >= 2):
+            assert process.poll() is None, "the run ended by itself"
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert out.read_bytes().count(b"\n") < len(lines)
+    whole = tmp_path / "whole.jsonl"  # the same run, that is the same drawn seeds, without a kill
+    meta_path(whole).write_bytes(meta_path(out).read_bytes())
+    for path in (out, whole):
+        run = invoke("generate", *MODELS, *options, "--input", source, "--output", path, "--resume")
+        assert run.exit_code == 1, run.stderr
+    assert out.read_bytes() == whole.read_bytes()
+    rows = read_lines(out)
+    assert [row["index"] for row in rows] == list(range(7))
+    assert rows[0]["text"] == rows[4]["text"]  # greedy
+    assert rows[1]["seed"] != rows[5]["seed"]  # a repeated line is another draw
+    assert rows[3]["error"].startswith("no such field: unknown field")
+    assert len(rows[2]["choices"]) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
+def test_two_processes_on_one_output_are_refused(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    command = [*DRAFTPROOF, "generate", *MODELS, "--input", source, "--output", out]
+    held = OutFile(out)
+    try:
+        for how in ("--resume", "--overwrite"):
+            run = subprocess.run([*command, how], capture_output=True, text=True, check=False)
+            assert run.returncode == 2
+            assert "is being written by another run" in run.stderr
+    finally:
+        held.close()
+    assert not out.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_device_is_refused_and_stays_what_it_is() -> None:
+    full = Path("/dev/full")
+    run = invoke("generate", *MODELS, "--prompt", "a", "--output", full, "--overwrite")
+    assert (run.exit_code, full.is_char_device()) == (2, True)
+    assert "is no regular file" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["demo"], ["generate"], ["run-batch"], ["check"], ["doctor"]]
+)
 def test_help_is_light(command: list[str]) -> None:
     code = (
         "import sys\n"
         "from draftproof.cli import app\n"
         f"try: app({[*command, '--help']!r})\n"
         "except SystemExit as end: assert not end.code\n"
-        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'numpy', 'draftproof.schema.fields'}\n"
+        "assert not heavy & set(sys.modules)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

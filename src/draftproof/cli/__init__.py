@@ -11,7 +11,16 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli import bench, check, demo, doctor, forensics_selftest, generate, replay
+from draftproof.cli import (
+    bench,
+    check,
+    demo,
+    doctor,
+    forensics_selftest,
+    generate,
+    replay,
+    run_batch,
+)
 from draftproof.cli.console import Exit
 
 app = typer.Typer(
@@ -44,6 +53,7 @@ def _draftproof(
 
 app.command("demo")(demo.command)
 app.command("generate")(generate.command)
+app.command("run-batch")(run_batch.command)
 app.command("check")(check.command)
 app.command("doctor")(doctor.command)
 app.add_typer(bench.app, name="bench")

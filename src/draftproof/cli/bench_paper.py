@@ -61,7 +61,7 @@ def command(
     ] = None,
     target: Annotated[
         Words,
-        _option("A folder or a hub id. Default: demo pair.", "--target", "--target_model"),
+        _option("Folder or hub id. Default: demo pair.", "--target", "--model", "--target_model"),
     ] = None,
     draft: Annotated[
         Words, _option('Draft: a folder, a hub id, or "ngram".', "--draft", "--draft_model")

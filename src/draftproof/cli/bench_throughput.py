@@ -22,7 +22,10 @@ def _option(name: str, help: str) -> Any:  # noqa: A002 (typer's name)
     return typer.Option(name, help=help)
 
 
-Target = Annotated[str | None, _option("--target", "A folder or a hub id. Default: demo pair.")]
+Target = Annotated[
+    str | None,
+    typer.Option("--target", "--model", help="A folder or a hub id. Default: demo pair."),
+]
 Draft = Annotated[str | None, _option("--draft", 'A folder, a hub id, or "ngram".')]
 Input = Annotated[
     Path | None, _option("--input", "Spec-Bench question.jsonl. Default: built-in prompts.")

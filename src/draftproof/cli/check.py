@@ -13,7 +13,7 @@ from draftproof.cli import options as opt
 from draftproof.cli.checking import Check, run_check
 from draftproof.cli.console import Exit, reports_errors, show_log, stderr, stdout
 from draftproof.cli.examining import Outputs, Question, as_question, run_examination
-from draftproof.cli.inputs import read_items
+from draftproof.cli.prompts import read_items
 from draftproof.cli.summary import percent
 from draftproof.errors import InputError
 from draftproof.forensics.compare import Divergence
@@ -26,7 +26,7 @@ Report = Annotated[
 ]
 ShortTarget = Annotated[
     str | None,
-    typer.Option("--target", help="Short form: the target model, a folder or a hub id."),
+    typer.Option("--target", "--model", help="Short form: the target model, a folder or a hub id."),
 ]
 Reference = Annotated[
     str | None,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from draftproof.cli import loading
 from draftproof.cli.console import note
 from draftproof.cli.encoding import encode_items
-from draftproof.cli.inputs import Item
 from draftproof.cli.options import DecodingOptions, ModelOptions
 from draftproof.cli.progress import Meter, ProgressBar
+from draftproof.cli.prompts import PromptItem
 from draftproof.cli.summary import Summary, summarise
 from draftproof.errors import InputError
 from draftproof.forensics.compare import Comparison, compare
@@ -70,7 +70,10 @@ class Check:
 
 
 def run_check(
-    items: Sequence[Item], models: ModelOptions, decoding: DecodingOptions, sizes: Sequence[int]
+    items: Sequence[PromptItem],
+    models: ModelOptions,
+    decoding: DecodingOptions,
+    sizes: Sequence[int],
 ) -> Check:
     """Decode plainly one at a time, then speculatively at every batch size.
 
@@ -95,7 +98,7 @@ def run_check(
     )
 
 
-def _refuse_bad(items: Sequence[Item]) -> None:
+def _refuse_bad(items: Sequence[PromptItem]) -> None:
     bad = [item for item in items if item.error is not None]
     for item in bad:
         note(f"{item.source}: {item.error}", style="red")
@@ -105,7 +108,7 @@ def _refuse_bad(items: Sequence[Item]) -> None:
 
 def _trial(
     pair: Pair,
-    items: Sequence[Item],
+    items: Sequence[PromptItem],
     decoding: DecodingOptions,
     batch_size: int,
     reference: Sequence[Result],
@@ -116,7 +119,7 @@ def _trial(
 
 
 def _generate(
-    pair: Pair, items: Sequence[Item], decoding: DecodingOptions
+    pair: Pair, items: Sequence[PromptItem], decoding: DecodingOptions
 ) -> tuple[list[Result], Summary]:
     limits = [item.max_new_tokens for item in items]
     meter = Meter([decoding.max_new_tokens if n is None else n for n in limits])

@@ -24,6 +24,7 @@ TargetOption = Annotated[
     str | None,
     typer.Option(
         "--target",
+        "--model",
         help="Model to promise something for: a folder or a hub id. Without it: the embedded one.",
     ),
 ]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from draftproof.cli.console import note, put, stderr, stdout
-from draftproof.cli.inputs import Item
 from draftproof.cli.options import DecodingOptions, ModelOptions
+from draftproof.cli.prompts import PromptItem
 from draftproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def as_question(
     )
 
 
-def run_examination(question: Question, items: Sequence[Item], outputs: Outputs) -> int:
+def run_examination(question: Question, items: Sequence[PromptItem], outputs: Outputs) -> int:
     """Examine, print, write; returns the exit code.
 
     Raises InputError when a SPEC, the policy or a prompt cannot be used.
@@ -123,13 +123,15 @@ def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str] | None:
     return lambda ids: str(tokenizer.decode(list(ids)))
 
 
-def _inquiry(items: Sequence[Item], question: Question, tokenizer: Any) -> Inquiry:
+def _inquiry(items: Sequence[PromptItem], question: Question, tokenizer: Any) -> Inquiry:
     from draftproof.forensics.subjects.base import Inquiry
 
     decoding = question.decoding
     bad = [item for item in items if item.error is not None]
     if bad:
         raise InputError(f"{bad[0].source}: {bad[0].error}; leave such prompts out")
+    if own := [item for item in items if item.max_new_tokens is not None]:
+        raise InputError(f"{own[0].source}: max_tokens: all prompts have --max-new-tokens here")
     return Inquiry(
         tasks=tuple(_task(index, item, tokenizer) for index, item in enumerate(items)),
         max_new_tokens=decoding.max_new_tokens,
@@ -139,7 +141,7 @@ def _inquiry(items: Sequence[Item], question: Question, tokenizer: Any) -> Inqui
     )
 
 
-def _task(index: int, item: Item, tokenizer: Any) -> Task:
+def _task(index: int, item: PromptItem, tokenizer: Any) -> Task:
     """With ids where a tokenizer is at hand; servers that tokenise get the text."""
     from draftproof.forensics.subjects.base import Task
     from draftproof.text import encode

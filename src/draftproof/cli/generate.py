@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from draftproof.cli import options as opt
-from draftproof.cli.console import Exit, note, reports_errors, show_log
-from draftproof.cli.decoding import Run, decode_into
-from draftproof.cli.inputs import Item, read_items
-from draftproof.cli.journal import Journal, fingerprint
-from draftproof.cli.sinks import OrderedPrinter, Sink
+from draftproof.cli.bulk import open_journal, refuse_same, run_bulk, served_names
+from draftproof.cli.console import Exit, reports_errors, show_log
+from draftproof.cli.decoding import Run, Task
+from draftproof.cli.inputs import open_source
+from draftproof.cli.journal import new_meta
+from draftproof.cli.sinks import OrderedPrinter
+from draftproof.cli.survey import Survey, survey
 from draftproof.errors import InputError
 
 Output = Annotated[
     Path | None,
     typer.Option("--output", help="Write one JSON line per request here, as rows finish."),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with --output where an interrupted run stopped.")
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what --output already holds.")
 ]
 
 
@@ -38,8 +35,11 @@ def command(
     input: opt.Input = None,
     chat: opt.Chat = False,
     output: Output = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
+    resume: opt.Resume = False,
+    overwrite: opt.Overwrite = False,
+    ordered: opt.Ordered = False,
+    label: opt.Labels = None,
+    served_model_name: opt.ServedModelName = None,
     max_new_tokens: opt.MaxNewTokens = 128,
     min_new_tokens: opt.MinNewTokens = 0,
     stop_string: opt.StopStrings = None,
@@ -52,6 +52,8 @@ def command(
     repetition_penalty: opt.RepetitionPenalty = None,
     presence_penalty: opt.PresencePenalty = None,
     frequency_penalty: opt.FrequencyPenalty = None,
+    n: opt.Answers = None,
+    logprobs: opt.Logprobs = None,
     num_speculative_tokens: opt.DraftsOrAuto = None,
     max_num_speculative_tokens: opt.MaxNumSpeculativeTokens = 8,
     max_num_seqs: opt.MaxNumSeqs = 8,
@@ -72,6 +74,9 @@ def command(
 
     Text, or with --json one JSON object per line, goes to stdout in the order of the prompts. With
     --output, JSON lines go to a file as rows finish, and --json prints a summary.
+
+    Lines may have settings of their own, in OpenAI's or vLLM's names; the options are the defaults
+    of lines without. Without any temperature a line is decoded greedily.
 
     Exit codes: 0 all done, 1 some lines could not be used, 2 nothing could be done as asked,
     130 interrupted.
@@ -109,52 +114,57 @@ def command(
         repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
+        n=n,
+        logprobs=logprobs,
     )
-    _refuse_mistakes(input, output, keeps=resume or overwrite)
-    items = read_items(prompt, input, chat=chat)
-    if output is None:
-        run = _finish(OrderedPrinter(items, as_json=json), items, models, decoding)
-    else:
-        meta = fingerprint(items, models.settings() | decoding.settings())
-        journal = Journal(output, meta, resume=resume, overwrite=overwrite)
-        _say_what_is_there(journal)
-        run = _finish(journal, items, models, decoding, output=output)
-    if json and output is not None:
+    _refuse_mistakes(input, output, keeps=resume or overwrite, ordered=ordered)
+    meta = new_meta(
+        {"command": "generate", "--chat": chat, "--label": sorted(label or ())}
+        | models.settings()
+        | decoding.settings()
+    )
+    with open_source(prompt, input, chat=chat, labels=label or ()) as source:
+        task = _task(survey(source), models, decoding, served_model_name, meta)
+        if output is None:
+            run = run_bulk(OrderedPrinter(task.survey.total, as_json=json), task)
+        else:
+            journal = open_journal(output, meta, task, resume=resume, overwrite=overwrite)
+            run = run_bulk(journal, replace(task, seed=journal.meta["seed"]), ordered=ordered)
+    _end(run, summary=json and output is not None)
+
+
+def _task(
+    lines: Survey,
+    models: opt.ModelOptions,
+    decoding: opt.DecodingOptions,
+    names: Sequence[str] | None,
+    meta: Mapping[str, Any],
+) -> Task:
+    from draftproof.cli.records import OwnRecords
+    from draftproof.schema import Defaults
+
+    return Task(
+        survey=lines,
+        models=models,
+        decoding=decoding,
+        defaults=Defaults(options=decoding.request(), max_new_tokens=decoding.max_new_tokens),
+        records=OwnRecords(),
+        names=served_names(models, names),
+        seed=meta["seed"],
+    )
+
+
+def _end(run: Run, *, summary: bool) -> None:
+    if summary:
         typer.echo(dumps(run.as_dict()))
     raise typer.Exit(Exit.FAILED if run.failed else Exit.OK)
 
 
-def _refuse_mistakes(source: str | None, output: Path | None, *, keeps: bool) -> None:
+def _refuse_mistakes(
+    source: str | None, output: Path | None, *, keeps: bool, ordered: bool
+) -> None:
     if output is None and keeps:
         raise InputError("--resume and --overwrite need --output")
-    if output is not None and source is not None and Path(source).resolve() == output.resolve():
-        raise InputError("--output is the input file")
-
-
-def _say_what_is_there(journal: Journal) -> None:
-    if journal.dropped:
-        note(f"dropped {journal.dropped} incomplete line(s) of {journal.path}", style="yellow")
-    if journal.done:
-        note(f"{len(journal.done)} requests were already done")
-
-
-def _finish(
-    sink: Sink,
-    items: Sequence[Item],
-    models: opt.ModelOptions,
-    decoding: opt.DecodingOptions,
-    output: Path | None = None,
-) -> Run:
-    """Run to the end or to Ctrl-C, and say on stderr how far it came."""
-    run = Run(total=len(items))
-    try:
-        decode_into(sink, items, models, decoding, run)
-    except KeyboardInterrupt:
-        how = "" if output is None else "; --resume does the rest"
-        note(f"interrupted: {run.finished} of {run.total} requests done{how}", style="yellow")
-        raise typer.Exit(Exit.INTERRUPTED) from None
-    finally:
-        sink.close()
-    failed = f", {run.failed} failed" if run.failed else ""
-    note(run.summary.sentence() + failed)
-    return run
+    if output is None and ordered:
+        raise InputError("--ordered needs --output; stdout is in the order of the input already")
+    refuse_same(source, output)

@@ -36,7 +36,9 @@ class Numerics(StrEnum):
 
 # -- models
 
-Target = Annotated[str, typer.Option("--target", help="Target model: a folder or a hub id.")]
+Target = Annotated[
+    str, typer.Option("--target", "--model", help="Target model: a folder or a hub id.")
+]
 Draft = Annotated[
     str | None, typer.Option("--draft", help="Draft model: a folder or a hub id. None: plain.")
 ]
@@ -89,12 +91,24 @@ Input = Annotated[
     str | None,
     typer.Option(
         "--input",
-        help="Prompts: .jsonl (prompt, messages, turns or text), .txt (one per line), a folder of "
-        ".txt files, or - for stdin, which is also the default.",
+        help="Requests: .jsonl, .json, .csv, .tsv, .parquet, .txt (a prompt per line), also .gz or "
+        ".zst; a folder of them, where each .txt file is one prompt; or - for stdin, the default.",
     ),
 ]
 Chat = Annotated[
     bool, typer.Option("--chat", help="Put text prompts through the model's chat template.")
+]
+
+# -- output
+
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on with the output of an earlier run; retry failed lines."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what the output holds.")]
+Ordered = Annotated[
+    bool,
+    typer.Option("--ordered", help="At the end, put the output's lines in the input's order."),
 ]
 
 # -- decoding
@@ -141,6 +155,23 @@ PresencePenalty = Annotated[
 ]
 FrequencyPenalty = Annotated[
     float | None, typer.Option("--frequency-penalty", help="Subtracted for every occurrence.")
+]
+Answers = Annotated[
+    int | None, typer.Option("--n", min=1, help="Answers per prompt; more than 1 are sampled.")
+]
+Logprobs = Annotated[
+    int | None,
+    typer.Option("--logprobs", min=0, max=20, help="Log-probabilities of the n best per token."),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", help="A key of input lines to be copied to the output; repeatable."),
+]
+ServedModelName = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--served-model-name", help="A name that lines may give as their model; repeatable."
+    ),
 ]
 MaxNumSeqs = Annotated[
     int, typer.Option("--max-num-seqs", min=1, help="Most rows decoded together.")
@@ -232,6 +263,8 @@ class DecodingOptions:
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    n: int | None = None
+    logprobs: int | None = None
 
     def settings(self) -> dict[str, Any]:
         """By option name, for comparing two runs.
@@ -244,9 +277,31 @@ class DecodingOptions:
         values["stop_string"] = values.pop("stop_strings")
         return as_options(values)
 
+    def engine_settings(self) -> dict[str, Any]:
+        """As `settings`, of a command where requests bring all that is their own."""
+        values = self.settings()
+        return {name: values[name] for name in as_options(self.engine()) if name in values}
+
     def report(self) -> dict[str, Any]:
         """As they are named in Python, for reports."""
         return self._always() | {"stop_strings": list(self.stop_strings)} | self.given()
+
+    def engine(self) -> dict[str, Any]:
+        """Keywords of `Pair.generate` that concern all rows together."""
+        return {
+            "max_num_seqs": self.max_num_seqs,
+            "num_speculative_tokens": self.num_speculative_tokens,
+            "max_num_speculative_tokens": self.max_num_speculative_tokens,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+        }
+
+    def request(self) -> dict[str, Any]:
+        """Keywords of `Pair.generate` that a request may have of its own, but its length."""
+        given = self.given()
+        if "n" in given:
+            given["num_return_sequences"] = given.pop("n")
+        stops = {"stop_strings": list(self.stop_strings)} if self.stop_strings else {}
+        return {"min_new_tokens": self.min_new_tokens} | stops | given
 
     def given(self) -> dict[str, Any]:
         """The options without a default of their own that were given."""
@@ -263,13 +318,9 @@ class DecodingOptions:
         default = self.max_new_tokens
         return {
             "max_new_tokens": [default if n is None else n for n in limits] if own else default,
-            "min_new_tokens": self.min_new_tokens,
-            "stop_strings": list(self.stop_strings) or None,
-            "max_num_seqs": self.max_num_seqs,
-            "num_speculative_tokens": self.num_speculative_tokens,
-            "max_num_speculative_tokens": self.max_num_speculative_tokens,
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-            **self.given(),
+            "stop_strings": None,
+            **self.engine(),
+            **self.request(),
         }
 
 

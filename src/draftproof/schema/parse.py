@@ -102,7 +102,7 @@ def _sentence(detail: ErrorDetails, kind: type[Common]) -> tuple[str, str]:
     """The field and what is wrong with it."""
     place = _path(detail["loc"])
     if detail["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(detail["loc"][-1]), _names(kind), n=1)
+        near = difflib.get_close_matches(str(detail["loc"][-1]), _names(kind), n=1, cutoff=0.75)
         hint = f"; did you mean {near[0]}?" if near and len(detail["loc"]) == 1 else ""
         return place, f"unknown field{hint}"
     if detail["type"] == "missing":

@@ -180,6 +180,15 @@ def _by_rank(entry: TokenLogprob) -> dict[str, Any]:
     return {"logprob": entry.logprob, "rank": entry.rank, "decoded_token": entry.token}
 
 
+def logprobs(work: Work, index: int, result: Result) -> dict[str, Any] | None:
+    """The `logprobs` object of choice `index`, in the shape of its kind of request."""
+    if result.logprobs is None:
+        return None
+    if isinstance(work.request, ChatRequest):
+        return chat_logprobs(_renamed(work, result.logprobs))
+    return _completion_logprobs(work, result, work.ids[index // work.n])
+
+
 def _completion_logprobs(work: Work, result: Result, prompt: list[int]) -> dict[str, Any] | None:
     if result.logprobs is None:
         return None

@@ -62,7 +62,7 @@ class Work:
     @property
     def n(self) -> int:
         """Answers per prompt."""
-        return self.request.n or 1
+        return cast(int, self.options["num_return_sequences"])
 
     def sampling(self) -> dict[str, Any]:
         """How tokens were chosen, defaults included: for the answer."""
@@ -125,7 +125,9 @@ def _require_model(request: Request, names: Collection[str] | None) -> None:
         return
     known = ", ".join(sorted(names))
     raise RequestError(
-        f"model: {request.model!r} is not served here, but {known}", param="model", status=404
+        f"model: {request.model!r} is not served here, but {known} (--served-model-name)",
+        param="model",
+        status=404,
     )
 
 
@@ -193,7 +195,7 @@ def _options(request: Request, model: Model, defaults: Defaults) -> dict[str, An
     own = () if request.ignore_eos else model.eos_token_ids
     options["eos_token_id"] = [*own, *_stop_ids(request, model)]
     options["do_sample"] = _sampled(options)
-    options["num_return_sequences"] = request.n or 1
+    options["num_return_sequences"] = request.n or options.get("num_return_sequences") or 1
     return options
 
 
