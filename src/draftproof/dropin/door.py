@@ -12,6 +12,7 @@ from draftproof.dropin.returning import Columns, returned
 from draftproof.engine.drafting import AUTO
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.hf import further_criteria, generate_arguments
+from draftproof.hf.capability import refuse_virtual_tokens
 from draftproof.sampling import as_ids
 from draftproof.types import Result
 
@@ -67,8 +68,10 @@ def custom_generate(
 
     Returns what `generate` returns: [B, L + longest] ids, finished rows padded with the pad id, or
     a `GenerateDecoderOnlyOutput` with `return_dict_in_generate=True`.
-    Raises UnsupportedArgumentError, by name, for whatever would change the output and is not done.
+    Raises UnsupportedArgumentError, by name, for whatever would change the output and is not done,
+    UnsupportedModelError for virtual tokens that an adapter puts in front of prompts.
     """
+    refuse_virtual_tokens(model)
     # generate() keeps these back from callables, and hands them only to its own modes
     given = generate_arguments(("assistant_model", "streamer"))
     assistant_model = assistant_model if assistant_model is not None else given["assistant_model"]

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from draftproof.errors import InputError, UnsupportedArgumentError
+import torch
+
+from draftproof.errors import (
+    DraftproofError,
+    InputError,
+    UnsupportedArgumentError,
+    UnsupportedModelError,
+)
 from draftproof.executors.base import ForeignModel
 from draftproof.executors.confirm import confirm_stack
 from draftproof.executors.proof import prove
 from draftproof.hf import BoundModel, default_eos, load_model
+from draftproof.hf.bound import give_back
 from draftproof.hf.capability import unwrapped
 from draftproof.hf.identity import fingerprint
 
@@ -81,12 +89,21 @@ def _bound(
     """A transformers model made ready, and compared with its own `generate`."""
     inner = unwrapped(given)
     weights = fingerprint(inner)  # packing may drop some
-    model = BoundModel(inner, owned=owned, lone_row=lone_row)
-    if script_layers:
-        confirm_stack(model)
-    else:
-        model.stack = None
-    model.proven = prove(model, given, weights=weights)
+    try:
+        model = BoundModel(inner, owned=owned, lone_row=lone_row)
+        if script_layers:
+            confirm_stack(model)
+        else:
+            model.stack = None
+        model.proven = prove(model, given, weights=weights)
+    except Exception as error:
+        give_back(inner)
+        if isinstance(error, (DraftproofError, MemoryError, torch.OutOfMemoryError)):
+            raise
+        raise UnsupportedModelError(
+            f"{type(inner).__name__}: its forward fails when it is given positions and a cache of "
+            f"rows: {type(error).__name__}: {error}"
+        ) from error
     return model
 
 

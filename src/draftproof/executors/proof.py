@@ -297,13 +297,13 @@ class _Trial:
 
     def memory_bytes(self, length: int) -> int:
         """Keys and values that a row of this length has in the layers that run."""
-        layers = zip(self.bound.layers, self.running, strict=True)
+        layers = zip(self.bound.layers, self.running, strict=False)  # the last may share
         return length * sum(layer.bytes_per_token for layer, runs in layers if runs)
 
     def _memory(self, count: int) -> Memory:
         """Keys and values of `count` tokens for the layers that run, drawn at random."""
         memory: Memory = []
-        for index, (layer, runs) in enumerate(zip(self.bound.layers, self.running, strict=True)):
+        for index, (layer, runs) in enumerate(zip(self.bound.layers, self.running, strict=False)):
             generator = torch.Generator().manual_seed(index)
             pair = []
             for dim in (layer.key_dim, layer.value_dim):

@@ -86,8 +86,7 @@ class BoundModel:
     def release(self) -> None:
         """Give the model its ordinary linears back and drop their packed copies."""
         self.stack = None
-        restore_linears(self.model)
-        restore_own_products(self.model)
+        give_back(self.model)
 
     @property
     def weight_bytes(self) -> int:
@@ -162,13 +161,26 @@ class BoundModel:
     def _refuse_uncontrolled(self, probe: Probe) -> None:
         name, count = type(self.model).__name__, int(self.config.num_hidden_layers)
         missing = sorted(set(range(count)) - set(probe.layers))
-        if missing:
+        # the last layers may attend to what layers before them keep
+        shared = probe.attended == count and missing == list(range(len(probe.layers), count))
+        if missing and not shared:
             raise UnsupportedModelError(f"{name}: layers {missing} keep no keys and values")
+        if probe.attended > count:
+            raise UnsupportedModelError(
+                f"{name}: its {count} layers attend {probe.attended} times in one forward; one "
+                "entry per layer and token is kept"
+            )
         if probe.attended != count:
             raise UnsupportedModelError(
                 f"{name}: {probe.attended} of {count} layers attend through transformers' "
                 "attention interface; the others cannot be given their own rows"
             )
+
+
+def give_back(model: nn.Module) -> None:
+    """Give a model its ordinary linears and forwards back, also after binding it failed."""
+    restore_linears(model)
+    restore_own_products(model)
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:

@@ -23,7 +23,7 @@ def unwrapped(model: Any) -> Any:
 
     Raises UnsupportedModelError for adapters that put something in front of the prompt.
     """
-    _refuse_virtual_tokens(model)
+    refuse_virtual_tokens(model)
     return (
         model.get_base_model()
         if hasattr(model, "peft_config") and hasattr(model, "get_base_model")
@@ -31,7 +31,7 @@ def unwrapped(model: Any) -> Any:
     )
 
 
-def _refuse_virtual_tokens(model: Any) -> None:
+def refuse_virtual_tokens(model: Any) -> None:
     """Prompt, prefix and p-tuning: `generate` of the model, or of what wraps it, prepends them."""
     prepare = vars(model).get("prepare_inputs_for_generation")
     for owner in (model, getattr(prepare, "__self__", None)):
@@ -57,4 +57,7 @@ def refuse_unsupported(model: nn.Module) -> None:
     if getattr(model, "_is_stateful", False):
         raise UnsupportedModelError(f"{name}: layers with a recurrent state cannot be rolled back")
     if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise UnsupportedModelError(f"{name}: its forward takes no position_ids (ALiBi?)")
+        raise UnsupportedModelError(
+            f"{name}: its forward takes no position_ids; it derives positions from "
+            "the cache or from the mask, which have one length for all rows"
+        )

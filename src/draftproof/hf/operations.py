@@ -13,6 +13,8 @@ from transformers.pytorch_utils import Conv1D
 
 from draftproof.numerics.linear import CalibratedLinear, RoundedRows, Switch, kind_of
 
+PLAIN_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
 
 @dataclass(frozen=True, slots=True)
 class ProductKind:
@@ -49,13 +51,24 @@ def _products_of(name: str, module: nn.Module) -> Iterator[ProductKind]:
         yield ProductKind(name, own.kind, *sizes, dtype, own.with_weight, own.multiply)
     elif isinstance(module, Conv1D):
         yield _product(name, module.weight.T, module.bias)
-    elif isinstance(module, nn.Linear):  # a quantiser's: called as it is
+    elif isinstance(module, nn.Linear) and not _multiplies_by_itself(module):  # a quantiser's
         kind = kind_of(module.weight, type(module).__name__)
         into, out = module.in_features, module.out_features
         yield ProductKind(name, kind, into, out, model_dtype(module), None, module.forward)
     else:
         for parameter, weight, bias in _raw_weights(module):
             yield _product(f"{name}.{parameter}", weight, bias)
+
+
+def _multiplies_by_itself(module: nn.Linear) -> bool:
+    """A linear in name only: a router, whose forward returns more than the product."""
+    weight = module.weight
+    plain = type(weight) is nn.Parameter and weight.dtype in PLAIN_TYPES
+    return (
+        plain
+        and not isinstance(module, CalibratedLinear)
+        and tuple(weight.shape) == (module.out_features, module.in_features)
+    )
 
 
 def model_dtype(module: nn.Module) -> torch.dtype:
@@ -141,7 +154,8 @@ def round_own_products(model: nn.Module, switch: Switch) -> None:
     """Let routers, Conv1D layers and their like follow the rules; calling it again is harmless."""
     for module in model.modules():
         # experts behind transformers' interface run this package's own function
-        ours = isinstance(module, nn.Linear) or hasattr(module, "is_transposed")
+        linear = isinstance(module, nn.Linear) and not _multiplies_by_itself(module)
+        ours = linear or hasattr(module, "is_transposed")
         raw = isinstance(module, Conv1D) or (not ours and any(True for _ in _raw_weights(module)))
         if raw and not isinstance(module.forward, RoundedForward):
             module.forward = RoundedForward(module.forward, switch)

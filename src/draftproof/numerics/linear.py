@@ -291,7 +291,7 @@ class RoundedRows(TorchFunctionMode):
             flat = rows.reshape(-1, rows.shape[-1])
             rule = self._rule(weight, len(args) > 2 and args[2] is not None)
             out = in_pieces(lambda part: func(part, *args[1:], **kwargs), flat, rule)
-            return out.reshape(*rows.shape[:-1], -1)
+            return out.reshape(*rows.shape[:-1], out.shape[-1])
         if func is torch.addmm:
             bias, rows, weight = args  # [in, out]
             rule = self._rule(weight.T, True)
