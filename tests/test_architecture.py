@@ -9,11 +9,12 @@
     requests       results                     what goes through the door: options in, results out
     callables      logprobs                    a caller's own functions, log-probabilities with text
     text                                       between text and token ids, for the door alone
+    auto_k                                     K from what is measured; the loop does not know it
     engine                                     the loop
     drafters       verifiers      executors    side by side, no imports between them (but see BASES)
     hf                                         the only module that imports transformers
     numerics
-    batch types sampling processing prefixes errors     foundations
+    batch types sampling processing prefixes phases errors     foundations
 
     reference, baselines, forensics, bench, testing, models: the side wing. It may import all of the
     above but the two upper rows, and only `cli`, the tests and the wing itself may import it.
@@ -49,12 +50,13 @@ LAYERS = (
     {"requests", "results"},
     {"callables", "logprobs"},
     {"text"},
+    {"auto_k"},
     {"engine"},
     {"drafters", "verifiers", "executors"},
     {"hf"},
     {"numerics"},
     # processing: drafters and verifiers, side by side, must choose tokens by the same rules
-    {"batch", "types", "sampling", "processing", "prefixes", "errors"},
+    {"batch", "types", "sampling", "processing", "prefixes", "phases", "errors"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FOUNDATIONS = LAYERS[-1]
@@ -325,6 +327,7 @@ def test_starts_without_heavy_imports(code: str) -> None:
         ("engine__loop", "from .. import api"),
         ("engine__loop", "from draftproof.testing import tiny_model"),
         ("engine__loop", "from draftproof.text import decode"),
+        ("engine__loop", "from draftproof.auto_k.auto import Auto"),
         ("api", "from draftproof import reference"),
         ("root", "from .forensics import compare"),
         ("forensics__judge", "from draftproof.faultlab import faults"),
@@ -345,6 +348,7 @@ def test_an_import_that_points_up_is_caught(module: str, text: str) -> None:
         [
             "root",
             "api",
+            "auto_k__auto",
             "cli",
             "executors__base",
             "faultlab",

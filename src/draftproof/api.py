@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+from draftproof.auto_k.options import default_k, drafting
+from draftproof.auto_k.state import AutoKState
 from draftproof.batch import Request
 from draftproof.engine.assembly import Blueprint, Ngram, assemble
-from draftproof.engine.drafting import drafting, usual
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
-from draftproof.engine.planning import Learned
 from draftproof.engine.schedule import CONSTANT
 from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
 from draftproof.executors.base import ForeignModel
@@ -169,7 +169,7 @@ class Pair:
             numerics, self._target, self._method
         )
         self._eos = as_ids(eos_of(self._target))
-        self._learned = Learned()
+        self._auto_k = AutoKState()
 
     @property
     def method(self) -> str:
@@ -285,10 +285,10 @@ class Pair:
     def _blueprint(self, requests: Sequence[Request], options: Options) -> Blueprint:
         rows = _positive("max_num_seqs", options.get("max_num_seqs", 8))
         name = options.get("num_speculative_tokens_schedule")
-        default = usual(name, anchored=self._method.anchored)
+        default = default_k(name, anchored=self._method.anchored)
         wish = options.get("num_speculative_tokens", default)
         most = options.get("max_num_speculative_tokens", 8)
-        drafted, schedule = drafting(wish, name, most, self._learned)
+        drafted, schedule = drafting(wish, name, most, self._auto_k)
         budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))
         return Blueprint(
             target=self._target,

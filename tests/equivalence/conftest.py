@@ -13,5 +13,5 @@ from .subjects import K
 def fixed_drafts() -> Iterator[None]:
     """K where a test names none: what auto would choose depends on the clock, and may be 0."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("draftproof.api.usual", lambda schedule, anchored: K)
+        patch.setattr("draftproof.api.default_k", lambda schedule, anchored: K)
         yield

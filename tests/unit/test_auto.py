@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from draftproof.engine.auto import Auto
-from draftproof.engine.planning import Learned
+from draftproof.auto_k.auto import Auto
+from draftproof.auto_k.state import AutoKState
 from draftproof.engine.schedule import CONSTANT, Schedule
 from draftproof.testing.simulation import (
     Clock,
@@ -71,10 +71,10 @@ def speeds(work: Machine, schedule: Schedule | None, most: int, **weather: Any) 
 
     weather: of the clocks, see `UneasyClock`
     """
-    learned, found = Learned(), []
+    state, found = AutoKState(), []
     for run in range(2):
         clock = UneasyClock(seed=run, **weather)
-        chosen = schedule or Auto(learned=learned, now=clock.now)
+        chosen = schedule or Auto(state=state, now=clock.now)
         found.append(work.speed(chosen, most, clock))
     return found
 
@@ -186,8 +186,8 @@ def test_k_follows_the_batch() -> None:
     """Where every token costs, a full batch has no room for drafts that a single row has."""
     drafts = {}
     for size in (1, 32):
-        work, learned, clock = machine("arithmetic", size, 0.7, 0.2), Learned(), Clock()
-        rounds = list(work.run(Auto(learned=learned, now=clock.now), MOST, clock))
+        work, state, clock = machine("arithmetic", size, 0.7, 0.2), AutoKState(), Clock()
+        rounds = list(work.run(Auto(state=state, now=clock.now), MOST, clock))
         drafts[size] = sum(map(sum, rounds)) / sum(map(len, rounds))
     assert drafts[1] > 1
     assert drafts[32] < 0.1
@@ -218,10 +218,10 @@ def test_a_draft_that_costs_nothing_is_used_at_any_acceptance() -> None:
 
 def test_costs_are_learned_once() -> None:
     """The second run knows what the first one had to try."""
-    work, learned = machine("flat", 8, 0.85, 1.5), Learned()
+    work, state = machine("flat", 8, 0.85, 1.5), AutoKState()
     drafts = []
     for _ in range(2):
         clock = Clock()
-        rounds = list(work.run(Auto(learned=learned, now=clock.now), MOST, clock))
+        rounds = list(work.run(Auto(state=state, now=clock.now), MOST, clock))
         drafts.append(sum(map(sum, rounds[:8])))
     assert drafts[0] > 0 == drafts[1]

@@ -7,9 +7,10 @@ import random
 
 import pytest
 
-from draftproof.engine.acceptance import ALIKE, APART, Acceptance, Memory, Spread
-from draftproof.engine.costs import Costs
-from draftproof.engine.timing import Part, Stages
+from draftproof.auto_k.acceptance import ALIKE, APART, Acceptance, DecidedDrafts, Spread
+from draftproof.auto_k.costs import Costs
+from draftproof.auto_k.timing import PhaseTimer
+from draftproof.phases import Phase
 
 
 def costs(**measured: float) -> Costs:
@@ -80,7 +81,7 @@ def test_one_jump_of_the_pace_moves_all_costs_at_once() -> None:
     found = costs(n8=0.1, n40=0.2)
     for seconds in [0.1] * 3 + [0.2] * 4:
         found.observe(8, seconds)
-    assert found.pace.factor == pytest.approx(2, rel=0.1)
+    assert found.speed.factor == pytest.approx(2, rel=0.1)
     assert found.seconds(8) == pytest.approx(0.2, rel=0.05)
     assert found.seconds(40) == pytest.approx(0.4, rel=0.05)
 
@@ -105,14 +106,16 @@ def test_fewer_tokens_than_ever_are_thought_quick() -> None:
 def test_rows_that_differ_count_for_themselves() -> None:
     alike, apart = Spread(), Spread()
     for number in range(30):
-        alike.add(Memory(accepted=14 + number % 3, rejected=6 - number % 3), 0.75)
-        apart.add(Memory(accepted=20.0 * (number % 4 > 0), rejected=20.0 * (number % 4 == 0)), 0.75)
+        alike.add(DecidedDrafts(accepted=14 + number % 3, rejected=6 - number % 3), 0.75)
+        apart.add(
+            DecidedDrafts(accepted=20.0 * (number % 4 > 0), rejected=20.0 * (number % 4 == 0)), 0.75
+        )
     assert alike.weight == pytest.approx(ALIKE)
     assert apart.weight == pytest.approx(APART)
 
 
 def test_memory_fades_and_keeps_its_rate() -> None:
-    memory = Memory()
+    memory = DecidedDrafts()
     for _ in range(50):
         memory.add(3, 1, most=40)
     assert memory.weight == pytest.approx(40)
@@ -124,19 +127,31 @@ def test_rates_of_nothing_are_the_first_guess() -> None:
 
 
 def test_a_part_ends_where_the_next_begins() -> None:
-    times, seen = iter([0.0, 1.0, 1.0, 3.0, 3.0, 7.0]), []
-    stages = Stages(record=lambda *what: seen.append(what), now=lambda: next(times))
-    stages.start(5)
-    stages.enter(Part.DRAFT, 2)
-    stages.enter(Part.VERIFY, 6)
-    stages.finish()
-    stages.finish()  # a second row's rollback
-    assert seen == [(Part.HOST, 5, 1.0), (Part.DRAFT, 2, 2.0), (Part.VERIFY, 6, 4.0)]
+    times, seen = iter([0.0, 1.0, 3.0, 7.0]), []
+    timer = PhaseTimer(record=lambda *what: seen.append(what), now=lambda: next(times))
+    timer.enter(Phase.HOST, 5)
+    timer.enter(Phase.DRAFT, 2)
+    timer.enter(Phase.VERIFY, 6)
+    timer.finish()
+    timer.finish()  # nothing is open
+    assert seen == [(Phase.HOST, 5, 1.0), (Phase.DRAFT, 2, 2.0), (Phase.VERIFY, 6, 4.0)]
 
 
 def test_a_round_without_tokens_is_not_timed() -> None:
     seen: list[object] = []
-    stages = Stages(record=lambda *what: seen.append(what), now=lambda: 0.0)
-    stages.start(1)
-    stages.start(1)
+    timer = PhaseTimer(record=lambda *what: seen.append(what), now=lambda: 0.0)
+    timer.enter(Phase.HOST, 1)
+    timer.enter(Phase.HOST, 1)
     assert seen == []
+
+
+def test_where_the_clock_waits_few_rounds_are_timed() -> None:
+    seen: list[Phase] = []
+    timer = PhaseTimer(
+        record=lambda phase, *_: seen.append(phase), now=lambda: 0.0, wait=lambda: None, every=16
+    )
+    for _ in range(64 + 160):
+        timer.enter(Phase.HOST, 1)
+        timer.enter(Phase.VERIFY, 1)
+        timer.finish()
+    assert len(seen) == 2 * (64 + 10)

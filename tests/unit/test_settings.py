@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from draftproof import InputError, OutOfMemoryError, Pair, UnsupportedArgumentError
-from draftproof.engine.auto import Auto
+from draftproof.auto_k.auto import Auto
 from draftproof.engine.schedule import Adaptive, Constant
 from draftproof.executors import rows as rows_module
 from draftproof.executors.memory import kv_bytes

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from draftproof.batch import Row
+from draftproof.phases import RoundTimer
 from draftproof.types import Drafts
 
 
@@ -27,3 +28,13 @@ class Drafter(Protocol):
 
     def release(self, row: Row) -> None:
         """The row is finished: forget it."""
+
+
+@runtime_checkable
+class CachingDrafter(Protocol):
+    """What a drafter has beside that if it runs a model with a cache of its own."""
+
+    timer: RoundTimer  # told of every forward, as Phase.DRAFT
+
+    def lag(self, row: Row) -> int:
+        """Tokens of the row that its cache lacks, fed before it can draft."""

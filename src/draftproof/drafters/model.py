@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftproof.batch import Row
 from draftproof.executors.base import Executor
+from draftproof.phases import UNTIMED, Phase, RoundTimer
 from draftproof.prefixes import Prefixes
 from draftproof.processing import PENALTIES, WARPERS, Positions, align, best, choose, run
 from draftproof.types import Drafts, RaggedTokens
@@ -88,6 +89,7 @@ class ModelDrafter:
     confidence_threshold: float = 0.0
     prefixes: Prefixes | None = None
     name: str = "draft_model"
+    timer: RoundTimer = UNTIMED
 
     def limit(self, row: Row) -> int | None:
         # the row's tokens and all drafts but the last one are fed
@@ -146,17 +148,17 @@ class ModelDrafter:
         most: tokens that may be left to feed; 0: as many as one forward takes
         """
         most = most or max(self.max_num_batched_tokens, 2 * len(rows))
-        while sum(self._lag(row) for row in rows) > most:
+        while sum(self.lag(row) for row in rows) > most:
             room, chunk = self.max_num_batched_tokens, []
             for row in rows:
-                count = min(self._lag(row) - 1, room)
+                count = min(self.lag(row) - 1, room)
                 room -= count
                 if count:
                     chunk.append((row, count))
             self._feed([row for row, _ in chunk], [count for _, count in chunk], keep=0)
 
     def _first(self, rows: Sequence[Row]) -> Tensor:
-        return self._feed(rows, [self._lag(row) for row in rows], keep=1)
+        return self._feed(rows, [self.lag(row) for row in rows], keep=1)
 
     def _next(self, rows: Sequence[Row], last: Tensor) -> Tensor:
         slots = [row.slot for row in rows]
@@ -165,7 +167,7 @@ class ModelDrafter:
         tokens = RaggedTokens(
             ids=self._embeddable(last), rows=slots, starts=starts, counts=ones, keep=ones
         )
-        return self.executor.forward(tokens)
+        return self._forward(tokens)
 
     def _feed(self, rows: Sequence[Row], counts: Sequence[int], keep: int) -> Tensor:
         starts = [self.executor.lengths[row.slot] for row in rows]
@@ -176,15 +178,19 @@ class ModelDrafter:
         ]
         ids = self._embeddable(torch.tensor(flat, dtype=torch.int64, device=self.executor.device))
         slots, keeps = [row.slot for row in rows], [keep] * len(rows)
-        return self.executor.forward(
+        return self._forward(
             RaggedTokens(ids=ids, rows=slots, starts=starts, counts=counts, keep=keeps)
         )
+
+    def _forward(self, tokens: RaggedTokens) -> Tensor:
+        self.timer.enter(Phase.DRAFT, len(tokens.ids))
+        return self.executor.forward(tokens)
 
     def _embeddable(self, ids: Tensor) -> Tensor:
         """A token that only the target has is read as another one; at worst a draft is rejected."""
         return ids.clamp(max=self.executor.vocab_size - 1)
 
-    def _lag(self, row: Row) -> int:
+    def lag(self, row: Row) -> int:
         return len(row.tokens) - self.executor.lengths[row.slot]
 
     def commit(self, row: Row) -> None:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from draftproof.api import Options, Pair
+from draftproof.auto_k.options import AUTO
 from draftproof.dropin.processors import Context, for_rows, read
 from draftproof.dropin.returning import Columns, returned
-from draftproof.engine.drafting import AUTO
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.hf import further_criteria, generate_arguments
 from draftproof.hf.capability import refuse_virtual_tokens

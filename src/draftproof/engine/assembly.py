@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftproof.batch import Batch
-from draftproof.drafters.base import Drafter
+from draftproof.drafters.base import CachingDrafter, Drafter
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.ngram import NgramDrafter
 from draftproof.drafters.none import NoDrafter
-from draftproof.engine.auto import Auto
 from draftproof.engine.engine import Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Limits, Memory, Method
@@ -125,8 +124,9 @@ def assemble(plan: Blueprint) -> Engine:
     )
     target = _executor(plan.target, plan, plan.max_model_len, plan.target_shapes)
     drafter = _drafter(plan)
-    if isinstance(plan.schedule, Auto):
-        target = plan.schedule.watch(target, drafter)
+    timer = plan.schedule.start(target.device, drafter)
+    if isinstance(drafter, CachingDrafter):
+        drafter.timer = timer
     return Engine(
         target=target,
         drafter=drafter,
@@ -137,6 +137,7 @@ def assemble(plan: Blueprint) -> Engine:
         prefixes=_prefixes(target, plan),
         observers=plan.observers,
         debug=plan.debug,
+        timer=timer,
     )
 
 

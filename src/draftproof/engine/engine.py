@@ -15,6 +15,7 @@ from draftproof.engine.scheduler import Plan, Scheduler
 from draftproof.engine.stopping import Cut, Decode, cut
 from draftproof.errors import InvariantError
 from draftproof.executors.base import Executor
+from draftproof.phases import UNTIMED, Phase, RoundTimer
 from draftproof.prefixes import Prefixes
 from draftproof.types import Drafts, Verdict
 from draftproof.verifiers.base import Verifier
@@ -52,6 +53,7 @@ class Engine:
     decode:  token ids to text, needed for stop strings only
     prefixes: copies what prompts have in common; None: every row reads its own
     debug:   check the invariants every round, with stale slots poisoned
+    timer:   told of the phases of every round
     """
 
     target: Executor
@@ -63,6 +65,7 @@ class Engine:
     prefixes: Prefixes | None = None
     observers: Sequence[Observer] = ()
     debug: bool = False
+    timer: RoundTimer = UNTIMED
     rounds: int = field(default=0, init=False)
 
     def add(self, request: Request) -> None:
@@ -84,13 +87,18 @@ class Engine:
         if self.prefixes is not None:
             share(self.prefixes, self.batch)
         plan = self.scheduler.select(self.batch, self.target, self.drafter)
+        self.timer.enter(Phase.HOST, 1 + sum(plan.wanted))
         drafts = self.drafter.propose(plan.rows, plan.wanted)
         tokens = plan.tokens(drafts, self.target.device, self.target.vocab_size)
+        self.timer.enter(Phase.VERIFY, len(tokens.ids))
         logits = split_prompts(plan, tokens, drafts, self.target.forward(tokens))
         judged = drafts.select(plan.judged)
         verdict = self.verifier.judge(logits, [plan.rows[i] for i in plan.judged], judged)
         evidence = evidence_of(plan, judged, logits, verdict.scores)
-        return self._commit(plan, _to_host(plan, verdict, judged), evidence)
+        outcomes = _to_host(plan, verdict, judged)
+        if outcomes:  # otherwise nothing was read, and the device may still be at work
+            self.timer.finish()
+        return self._commit(plan, outcomes, evidence)
 
     def _commit(
         self, plan: Plan, outcomes: dict[int, Outcome], evidence: Mapping[int, Evidence]

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from draftproof.phases import UNTIMED, RoundTimer
 from draftproof.types import SpecStats
 
 if TYPE_CHECKING:
+    import torch
+
     from draftproof.batch import Row
+    from draftproof.drafters.base import Drafter
 
 
 class Schedule(Protocol):
@@ -25,6 +29,9 @@ class Schedule(Protocol):
         reading: prompt tokens of other rows that are fed in the same round
         """
 
+    def start(self, device: torch.device, drafter: Drafter) -> RoundTimer:
+        """A run begins, of a target on `device`; who is to be told of its rounds."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
@@ -32,6 +39,9 @@ class Constant:
 
     def choose(self, rows: Sequence[Row], most: Sequence[int], reading: int) -> list[int]:
         return list(most)
+
+    def start(self, device: torch.device, drafter: Drafter) -> RoundTimer:
+        return UNTIMED
 
 
 CONSTANT = Constant()
@@ -57,6 +67,9 @@ class Adaptive:
 
     def choose(self, rows: Sequence[Row], most: Sequence[int], reading: int) -> list[int]:
         return [self.wanted(row.stats, limit) for row, limit in zip(rows, most, strict=True)]
+
+    def start(self, device: torch.device, drafter: Drafter) -> RoundTimer:
+        return UNTIMED
 
     def wanted(self, stats: SpecStats, most: int) -> int:
         """Draft tokens of a row, 0 .. most."""

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from draftproof.batch import Batch, Request
 from draftproof.drafters.model import ModelDrafter
-from draftproof.engine.auto import Auto
 from draftproof.engine.engine import Engine
 from draftproof.engine.schedule import Schedule
 from draftproof.engine.scheduler import Scheduler
@@ -195,8 +194,7 @@ class Machine:
         target: Executor = ScriptedExecutor(clock=clock, cost=self.target, rows=rows)
         executor = ScriptedExecutor(clock=clock, cost=self.draft, rows=rows, right=self.right)
         drafter = ModelDrafter(executor=executor, max_num_batched_tokens=512, vocab_size=VOCABULARY)
-        if isinstance(schedule, Auto):
-            target = schedule.watch(target, drafter)
+        drafter.timer = schedule.start(target.device, drafter)
         return Engine(
             target=target,
             drafter=drafter,
@@ -205,6 +203,7 @@ class Machine:
                 num_speculative_tokens=most, max_num_batched_tokens=512, schedule=schedule
             ),
             batch=Batch(rows),
+            timer=drafter.timer,
         )
 
     def speed(self, schedule: Schedule, most: int, clock: Clock) -> float:

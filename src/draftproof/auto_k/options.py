@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from draftproof.engine.auto import Auto
-from draftproof.engine.planning import Learned
+from draftproof.auto_k.auto import Auto
+from draftproof.auto_k.state import AutoKState
 from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
 from draftproof.errors import InputError, UnsupportedArgumentError
 
@@ -14,7 +14,7 @@ FIXED = 4  # K where nothing was said and K must not be chosen
 SCHEDULES = ("constant", "adaptive")
 
 
-def usual(schedule: str | None, *, anchored: bool) -> int | str:
+def default_k(schedule: str | None, *, anchored: bool) -> int | str:
     """`num_speculative_tokens` where nobody said it.
 
     A schedule is one of a number, and the paper's methods draft the same in every round.
@@ -23,7 +23,7 @@ def usual(schedule: str | None, *, anchored: bool) -> int | str:
 
 
 def drafting(
-    drafted: int | str, schedule: str | None, most: int, learned: Learned
+    drafted: int | str, schedule: str | None, most: int, state: AutoKState
 ) -> tuple[int, Schedule]:
     """The most that a row drafts per round, and the schedule that decides how many of them.
 
@@ -43,7 +43,7 @@ def drafting(
             raise InputError(f"max_num_speculative_tokens must be 1 or more, got {most}")
         if schedule == "constant":
             raise InputError(f"{name}='constant' needs a number to keep to")
-        return most, Adaptive() if schedule == "adaptive" else Auto(learned=learned)
+        return most, Adaptive() if schedule == "adaptive" else Auto(state=state)
     if drafted < 0:
         raise InputError(f"num_speculative_tokens must be 0 or more, got {drafted}")
     return drafted, Adaptive() if schedule == "adaptive" else CONSTANT

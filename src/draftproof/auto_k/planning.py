@@ -6,50 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from draftproof.engine.acceptance import Memory, Spread, first_guess
-from draftproof.engine.costs import Costs, Pace
-from draftproof.engine.timing import Part
+from draftproof.auto_k.state import AutoKState
+from draftproof.phases import Phase
 
-SMOOTHED = 0.1  # weight of the newest round in the average of the planned speed
 HOPELESS = 0.8  # of the best speed: drafting further still is not looked at
 UNEVEN = 1.015  # how much faster it must be that rows draft differently far
 
 
-@dataclass(slots=True)
-class Learned:
-    """What outlives a run: costs of this pair on this machine, and how good its drafts are.
-
-    accepted: of the drafts of all rows
-    spread: how much rows differ in that
-    credit: seconds that may be spent on looking whether drafting pays again
-    rate:   tokens per second that pure decoding rounds are planned for, on average
-    """
-
-    pace: Pace = field(default_factory=Pace)
-    parts: dict[Part, Costs] = field(default_factory=dict)
-    accepted: Memory = field(default_factory=first_guess)
-    spread: Spread = field(default_factory=Spread)
-    credit: float = 0.0
-    rate: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.parts = {part: Costs(pace=self.pace, paces=part is not Part.HOST) for part in Part}
-
-    def record(self, part: Part, size: int, seconds: float) -> None:
-        """A part of a round was timed."""
-        self.parts[part].observe(size, seconds)
-
-    def expect(self, rate: float) -> None:
-        """A pure decoding round was planned; single plans hope for what was not measured yet."""
-        self.rate += (rate - self.rate) * (SMOOTHED if self.rate else 1.0)
-
-    def seconds(self, part: Part, size: int) -> float:
-        """What it is expected to take."""
-        return self.parts[part].seconds(size)
-
-
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DraftingRow:
     """A row that may draft.
 
     share: how much of what catching up its draft cache costs this round has to earn; 0: all of it
@@ -70,7 +35,7 @@ class _Behind:
     lag: int = 0
     earned: float = 0.0  # tokens of the lag that this round has to earn
 
-    def add(self, item: Candidate) -> None:
+    def add(self, item: DraftingRow) -> None:
         """One more row, if it is behind at all."""
         if item.share:
             self.lag += item.lag
@@ -83,7 +48,7 @@ class _Behind:
 
 
 @dataclass(kw_only=True, slots=True)
-class Plan:
+class DraftPlan:
     """One round's choice.
 
     counts:  drafts that are settled already, by row
@@ -94,32 +59,32 @@ class Plan:
              rate
     """
 
-    learned: Learned
+    state: AutoKState
     counts: list[int]
     base: int
     plain: int
     reading: int
     rate: float = 0.0
-    known: dict[tuple[Part, int], float] = field(default_factory=dict)  # seconds, looked up once
+    known: dict[tuple[Phase, int], float] = field(default_factory=dict)  # seconds, looked up once
 
-    def best(self, candidates: Sequence[Candidate]) -> list[int]:
+    def best(self, candidates: Sequence[DraftingRow]) -> list[int]:
         """Drafts of every row."""
         if self.reading:
-            self.rate = max(self.learned.rate, self._pure(candidates))
+            self.rate = max(self.state.rate, self._pure(candidates))
         value, counts = self._search(candidates)
         near = [item for item in candidates if not item.share]
         if len(near) < len(candidates):  # catching up may not be worth it
             value, counts = max((value, counts), self._search(near), key=lambda found: found[0])
         if not self.reading:
-            self.learned.expect(value)
+            self.state.expect(value)
         return counts
 
-    def _pure(self, candidates: Sequence[Candidate]) -> float:
+    def _pure(self, candidates: Sequence[DraftingRow]) -> float:
         """Tokens per second of these rows if nothing else were to do."""
         ready = [replace(item, lag=min(item.lag, 2), share=0.0) for item in candidates]
         return replace(self, base=self.base - self.reading, reading=0)._search(ready)[0]
 
-    def _search(self, candidates: Sequence[Candidate]) -> tuple[float, list[int]]:
+    def _search(self, candidates: Sequence[DraftingRow]) -> tuple[float, list[int]]:
         """The best number of drafts, and its value.
 
         For every depth, the drafts up to it are taken in the order of their worth. Rows draft
@@ -151,7 +116,7 @@ class Plan:
 class _Sums:
     """A round that drafts are added to, one after the other; what it is worth so far."""
 
-    def __init__(self, plan: Plan, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, plan: DraftPlan, candidates: Sequence[DraftingRow]) -> None:
         self._plan, self._settled = plan, sum(plan.counts)
         deepest = max([*plan.counts, *(item.limit for item in candidates)], default=0)
         self._start = [sum(count > depth for count in plan.counts) for depth in range(deepest)]
@@ -165,7 +130,7 @@ class _Sums:
         self._lags, self._behind = (self._steps[0] if self._steps else 0), _Behind()
         self._tokens, self._drafts = float(self._plan.plain), 0
 
-    def take(self, worth: float, depth: int, item: Candidate) -> None:
+    def take(self, worth: float, depth: int, item: DraftingRow) -> None:
         """One more draft."""
         self._tokens += worth
         self._drafts += 1
@@ -178,29 +143,29 @@ class _Sums:
         self._steps[depth - 1] += 1
 
     def _drafting(self, rows: int) -> float:
-        return self._seconds(Part.DRAFT, rows)
+        return self._seconds(Phase.DRAFT, rows)
 
-    def _seconds(self, part: Part, size: int) -> float:
+    def _seconds(self, part: Phase, size: int) -> float:
         seconds = self._known.get((part, size))
         if seconds is None:
-            seconds = self._known[part, size] = self._plan.learned.seconds(part, size)
+            seconds = self._known[part, size] = self._plan.state.seconds(part, size)
         return seconds
 
     @property
     def value(self) -> float:
-        """Tokens per second, or above the usual rate where a prompt is read."""
+        """Tokens per second, or above the average rate where a prompt is read."""
         plan, seconds, drafts = self._plan, self._seconds, self._drafts
-        time = self._later + seconds(Part.DRAFT, self._lags)
-        time += seconds(Part.HOST, 1 + self._settled + drafts)
-        time += seconds(Part.VERIFY, plan.base + drafts)
+        time = self._later + seconds(Phase.DRAFT, self._lags)
+        time += seconds(Phase.HOST, 1 + self._settled + drafts)
+        time += seconds(Phase.VERIFY, plan.base + drafts)
         if self._behind.lag:
-            time += self._behind.share * seconds(Part.DRAFT, self._behind.lag)
+            time += self._behind.share * seconds(Phase.DRAFT, self._behind.lag)
         if plan.reading:
             return self._tokens - plan.rate * time
         return self._tokens / max(time, 1e-12)
 
 
-def _offers(candidates: Sequence[Candidate]) -> list[tuple[float, int, Candidate]]:
+def _offers(candidates: Sequence[DraftingRow]) -> list[tuple[float, int, DraftingRow]]:
     """Drafts by worth, a row's own in their order: what each adds, its depth, its row."""
     offers = [
         (item.rate**depth, depth, item) for item in candidates for depth in range(1, item.limit + 1)

@@ -16,7 +16,7 @@ IDLE = 0.98  # what a row that does not draft keeps of its memory in each round
 
 
 @dataclass(slots=True)
-class Memory:
+class DecidedDrafts:
     """Decided drafts: accepted ones, and the first rejected one of each round. Old ones fade."""
 
     accepted: float = 0.0
@@ -39,9 +39,9 @@ class Memory:
         self.rejected *= share
 
 
-def first_guess() -> Memory:
+def first_guess() -> DecidedDrafts:
     """Before any draft was seen, drafts are expected to be worth trying; it fades soon."""
-    return Memory(accepted=2.1, rejected=0.9)
+    return DecidedDrafts(accepted=2.1, rejected=0.9)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Spread:
     excess: float = 0.0
     pairs: float = SPREAD
 
-    def add(self, row: Memory, general: float) -> None:
+    def add(self, row: DecidedDrafts, general: float) -> None:
         """A row is finished."""
         count, chance = row.weight, max(general * (1.0 - general), 0.01)
         self.excess += (row.accepted - count * general) ** 2 / chance - count
@@ -78,8 +78,8 @@ class _Own:
     """A row, what it accepted, and its counters when they were last read."""
 
     row: Row
-    memory: Memory = field(default_factory=Memory)
-    seen: Memory = field(default_factory=Memory)  # the same, nothing forgotten
+    memory: DecidedDrafts = field(default_factory=DecidedDrafts)
+    seen: DecidedDrafts = field(default_factory=DecidedDrafts)  # the same, nothing forgotten
     read: tuple[int, int] = (0, 0)
 
 
@@ -90,7 +90,7 @@ class Acceptance:
     A new row is expected to be like the others; a row that sat out for long is so again.
     """
 
-    pool: Memory = field(default_factory=first_guess)
+    pool: DecidedDrafts = field(default_factory=first_guess)
     spread: Spread = field(default_factory=Spread)
     _rows: dict[int, _Own] = field(default_factory=dict)
 

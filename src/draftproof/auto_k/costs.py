@@ -1,4 +1,4 @@
-"""What a forward costs on this machine, by how many tokens it is fed: learned while it runs."""
+"""What a forward costs on this machine, by how many tokens it is fed: state while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN_SLOPE = 0.1  # of proportional growth, where a single token count is all
 UNKNOWN_POWER = 0.45  # of their number, in which fewer tokens are quicker then, down to an eighth
 PRECISE = 0.02  # relative error that the costs of all counts should have
 HICCUP = 1.5  # a measurement further off than this counts as if it were not
-JUMP = 1.35  # the machine's pace has changed at once when the last LOOKS forwards all say so
+JUMP = 1.35  # the machine's speed has changed at once when the last LOOKS forwards all say so
 LOOKS = 3
 
 
@@ -56,7 +56,7 @@ def clipped(ratio: float) -> float:
 
 
 @dataclass(slots=True)
-class Pace:
+class MachineSpeed:
     """How slow the machine is now, relative to when the measurements began.
 
     All costs share it, so that an old measurement can be compared with a new one although another
@@ -71,7 +71,7 @@ class Pace:
     _open: list[tuple[_Entry, float]] = field(default_factory=list)
 
     def note(self, entry: _Entry, change: float) -> None:
-        """A measurement was made at the present pace, as far as is known, and changed an entry."""
+        """A measurement was made at the present speed, as far as is known, and changed an entry."""
         self._open.append((entry, change))
 
     def observe(self, ratio: float) -> None:
@@ -85,7 +85,7 @@ class Pace:
             self._jump(median(self._looks))
 
     def _jump(self, ratio: float) -> None:
-        """What was noted since the first of these looks was measured at the new pace."""
+        """What was noted since the first of these looks was measured at the new speed."""
         self.factor *= ratio
         for entry, change in [item for noted in self._since for item in noted]:
             entry.seconds /= change or ratio
@@ -108,12 +108,12 @@ class Costs:
     What was measured once, or long ago, counts as not known: the guess from its neighbours is
     rather too short than too long, so that it is tried again.
 
-    paces: whether these measurements say how slow the machine is
+    tells_speed: whether these measurements say how slow the machine is
     noise: how far a measurement is from the mean of its count, relative, in half of the cases
     """
 
-    pace: Pace = field(default_factory=Pace)
-    paces: bool = True
+    speed: MachineSpeed = field(default_factory=MachineSpeed)
+    tells_speed: bool = True
     noise: float = 0.5 * PRECISE
     _entries: dict[int, _Entry] = field(default_factory=dict)
     _clock: int = 0
@@ -135,14 +135,14 @@ class Costs:
         age = self._clock - entry.when
         entry.weight = 0 if age > STALE else min(entry.weight, LOOKS) if age > OLD else entry.weight
         entry.when = self._clock
-        change = entry.add(tokens, seconds / self.pace.factor)
-        self.pace.note(entry, change)
+        change = entry.add(tokens, seconds / self.speed.factor)
+        self.speed.note(entry, change)
         if entry.weight > 3 and expected > 0:
             ratio = seconds / expected
             self.noise *= 1.1 if abs(math.log(max(ratio, 1e-9))) > self.noise else 1 / 1.1
             self.noise = min(0.5, max(1e-3, self.noise))
-            if self.paces:
-                self.pace.observe(ratio)
+            if self.tells_speed:
+                self.speed.observe(ratio)
         self._moved += abs(change - 1.0)
         if entry.weight <= LOOKS or self._moved > 2 * PRECISE:
             self._counts, self._moved = [], 0.0
@@ -153,7 +153,7 @@ class Costs:
             return 0.0
         if not self._counts:
             self._fit()
-        return self.pace.factor * self._at(tokens)
+        return self.speed.factor * self._at(tokens)
 
     def _at(self, tokens: float) -> float:
         counts, values = self._counts, self._values
