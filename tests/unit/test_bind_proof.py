@@ -13,7 +13,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftproof import Pair, UnsupportedModelError
-from draftproof.executors import proof, walks
+from draftproof.executors import proof, trial, walks
 from draftproof.executors.choice import bind_part
 from draftproof.executors.differing import Rounding, first_difference
 from draftproof.executors.layout import RowLayout
@@ -193,7 +193,7 @@ def windowed() -> Any:
 @pytest.mark.parametrize("affordable", [2e10, 0.0], ids=["in a prompt", "from memory"])
 @pytest.mark.usefixtures("window_too_wide")
 def test_a_window_is_crossed(affordable: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "AFFORDABLE", affordable)
+    monkeypatch.setattr(trial, "AFFORDABLE", affordable)
     found = prove(BoundModel(windowed())).proof
     assert found.crossed == ()
     assert "self_attn.o_proj" in found.wrong[30]
@@ -213,6 +213,44 @@ def test_a_length_too_long_to_cross_at_once_is_crossed_before_the_first_row_that
     assert pair._target.proven.proof.crossed == ()
     pair.generate([[1, 2, 3]], max_new_tokens=40)
     assert pair._target.proven.proof.crossed == (30,)
+
+
+class ScaledByPlace(torch.nn.Module):
+    """Around a projection: tokens from the 40th of a forward on are scaled, whatever their row."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        scale = 1 + 0.5 * (torch.arange(hidden.shape[1]) >= 40)
+        out: torch.Tensor = self.inner(hidden) * scale[:, None]
+        return out
+
+
+def scaled_by_place() -> Any:
+    model = tiny_model()
+    model.config.original_max_position_embeddings = 40
+    attention = model.model.layers[0].self_attn
+    attention.q_proj = ScaledByPlace(attention.q_proj)
+    return model
+
+
+def test_what_counts_the_tokens_of_a_forward_is_refused_for_short_rows_as_well() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"layers\.0\.self_attn\.q_proj"):
+        prove(BoundModel(scaled_by_place()))
+
+
+def test_a_forward_too_large_to_fill_at_once_is_filled_before_the_first_run_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial, "AFFORDABLE", 0)
+    monkeypatch.setattr(proof, "MEMORY", 0)
+    pair = Pair(scaled_by_place(), numerics="fast")
+    few = {"max_new_tokens": 8, "max_num_seqs": 2, "num_speculative_tokens": 2}
+    pair.generate([[1, 2, 3]], max_num_batched_tokens=30, **few)
+    with pytest.raises(UnsupportedModelError, match=r"layers\.0\.self_attn\.q_proj"):
+        pair.generate([[1, 2, 3]], max_num_batched_tokens=64, **few)
 
 
 # -- it can fail -----------------------------------------------------------------------------------
@@ -338,7 +376,7 @@ def test_a_context_shorter_than_the_rows_of_the_proof() -> None:
 
 
 def test_few_layers_of_a_deep_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "SMALL", 0)
+    monkeypatch.setattr(trial, "SMALL", 0)
     layers = {"num_hidden_layers": 9, "layer_types": ["sliding_attention", "full_attention"] * 4}
     layers["layer_types"] += ["full_attention"]  # type: ignore[operator]
     bound = BoundModel(tiny_model("gemma3_text", **layers))

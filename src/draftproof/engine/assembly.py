@@ -113,7 +113,9 @@ def assemble(plan: Blueprint) -> Engine:
     right for rows of this length.
     """
     if isinstance(plan.target, BoundModel) and plan.target.proven is not None:
-        plan.target.proven.require_length(plan.max_model_len)
+        decoding = plan.pool * (plan.num_speculative_tokens + 1)
+        together = max(plan.max_num_batched_tokens, decoding)
+        plan.target.proven.require(length=plan.max_model_len, together=together)
     if plan.weight_bytes:  # other runtimes keep theirs to themselves
         log.info("weights: %s", _in_mib(plan.weight_bytes))
     log.info(

@@ -58,6 +58,18 @@ def start_walks(vocab_size: int, most: int | None, across: int | None = None) ->
     ]
 
 
+def short_walks(vocab_size: int, length: int) -> list[Walk]:
+    """Two rows shorter than a length, whose prompts have more tokens in one forward."""
+    prompt = length - NEW - 1
+    return [
+        Walk(
+            passage=Passage(tokens=tokens, prompt=prompt),
+            steps=[(prompt, 0), (1, 1), (1, 0), (1, 0)],
+        )
+        for tokens in random_ids(vocab_size, [prompt + NEW] * 2)
+    ]
+
+
 def memory_walks(vocab_size: int, length: int, memory: Memory) -> list[Walk]:
     """A row that crosses a length while decoding, from a filled cache, beside a short one.
 

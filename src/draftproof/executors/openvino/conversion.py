@@ -133,7 +133,7 @@ def _convert(model: Any, name: str, target: Path) -> None:
     log.info("openvino: converting %s; this is done once", name)
     bound = BoundModel(model.float())
     # the graph is one for rows of every length
-    prove(bound).require_length(bound.max_positions or UNLIMITED)
+    prove(bound).require(length=bound.max_positions or UNLIMITED, together=0)
     bound.release()
     graph, layers = trace(bound)
     narrow_constants(graph)
