@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import transformers
 
 from draftproof.testing.every_type import NOT_MADE, OVERRIDES, causal_types, fewer
 from draftproof.testing.sweep import examine
@@ -43,3 +47,11 @@ def test_most_types_are_made() -> None:
 def test_layers_of_every_kind_are_kept() -> None:
     assert fewer(["a"] * 5 + ["b"]) == ["a", "b", "a", "b"]
     assert fewer([1, 2, 3, 4, 5, 6]) == [1, 2, 3, 4]
+
+
+def test_the_page_lists_every_type() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    if f"transformers {transformers.__version__}." not in page:
+        pytest.skip("the page is of another release of transformers")
+    assert sorted(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)) == TYPES
+    assert "a bug" not in page

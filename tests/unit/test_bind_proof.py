@@ -124,6 +124,7 @@ def test_a_draft_is_compared_as_well() -> None:
         Pair(tiny_model(), stateful(), numerics="fast")
 
 
+@newer
 def test_a_bias_of_zero_is_noticed_when_it_is_trained() -> None:
     model = doge(trained=False)
     bound = bind_part(model, "torch")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 WHOLE = 4096  # numbers of a tensor up to which all of them count
 SAMPLED = 512  # of larger ones
 # settings whose value may be a number of tokens at which something changes
-OF_LENGTH = re.compile(r"(window|chunk|position|floor|context|seq_len|max_len|n_ctx)(?!.*layers)")
+OF_LENGTH = re.compile(r"(window|chunk|position|floor|context|seq_len|model_max|n_ctx)(?!.*layers)")
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -102,6 +102,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "zaya": {"num_experts_per_tok": 1},
 }
 
+OVERRIDES["qwen4_exp"] = {"text_config": OVERRIDES["qwen4_exp_text"]}
+OVERRIDES["dots3_note"] = {"text_config": OVERRIDES["dots3_note_text"]}
+
 # per type, why there is no tiny model of it
 NOT_MADE: dict[str, str] = {
     "dbrx": "its default configuration makes no model: its attention's has no rope_theta",
