@@ -11,7 +11,7 @@ class Cause(StrEnum):
 
     EXACT = "exact"
     NUMERIC = "numeric"  # a near tie that another order of additions decides the other way
-    HARNESS = "harness"  # the two sides were not asked the same: stop or length rules
+    HARNESS = "harness"  # the two sides were not asked the same, or are not set up alike
     BUG = "bug"
     UNDECIDED = "undecided"  # evidence is missing, and it is named
 
@@ -21,7 +21,7 @@ GRAVITY = (Cause.BUG, Cause.UNDECIDED, Cause.HARNESS, Cause.NUMERIC, Cause.EXACT
 
 
 class Kind(StrEnum):
-    """What is broken, in the words of people who mend it."""
+    """What is broken, or set up differently, in the words of people who mend it."""
 
     POSITIONS = "positions"
     PADDING_MASK = "padding mask"
@@ -37,7 +37,13 @@ class Kind(StrEnum):
     NOT_SPECULATING = "speculation not running"
     TIES = "argmax ties"
     DELIVERY = "delivery order"
+    VERIFYING = "verifying forward"
     UNKNOWN = "unknown"
+    # no bugs of speculation: they show without it, and come with Cause.HARNESS
+    OTHER_PROMPT = "other prompt"
+    OTHER_DEFAULTS = "other defaults"
+    SAMPLED = "sampled instead of greedy"
+    OTHER_MODEL = "other weights or arithmetic"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
