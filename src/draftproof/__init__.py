@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from draftproof.api import Options, Pair, load
-    from draftproof.dropin import custom_generate
+    from draftproof.dropin import custom_generate, release
     from draftproof.errors import (
         DraftproofError,
         InputError,
@@ -37,6 +37,7 @@ _HOMES = {
     "VocabularyError": "errors",
     "custom_generate": "dropin",
     "load": "api",
+    "release": "dropin",
 }
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "VocabularyError",
     "custom_generate",
     "load",
+    "release",
 ]
 
 

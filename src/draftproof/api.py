@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from draftproof.auto_k.options import default_k, drafting
 from draftproof.auto_k.state import AutoKState
 from draftproof.batch import Request
-from draftproof.engine.assembly import Blueprint, Ngram, assemble
+from draftproof.engine.assembly import Blueprint, Ngram, assemble, name_of
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
 from draftproof.engine.schedule import CONSTANT
-from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
-from draftproof.executors.base import ForeignModel
-from draftproof.executors.calibration import calibrate, require
+from draftproof.engine.tiers import NUMERICS, refuse_unanchored, resolve_numerics
+from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.executors.choice import (
     bind_part,
     choose,
@@ -26,15 +25,14 @@ from draftproof.executors.choice import (
     provenance,
     runtime_of,
 )
-from draftproof.hf import BoundModel, load_tokenizer
-from draftproof.numerics.shapes import FAST, Shapes
+from draftproof.executors.use import ModelUse
+from draftproof.hf import Change, load_tokenizer
+from draftproof.numerics.shapes import FAST
 from draftproof.requests import RequestOptions, make_requests
 from draftproof.results import Reporter
 from draftproof.sampling import as_ids
 from draftproof.text import Prompt, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
-
-NUMERICS = ("exact", "fast", "auto")
 
 
 class Options(RequestOptions, total=False):
@@ -133,7 +131,9 @@ class Pair:
     tokenizer:      of the target; without one prompts are token ids and results have no text
     method:         a name as in `load`, or a `Method` of one's own
 
-    The models stay ordinary transformers models and may be used beside the pair.
+    The models stay ordinary transformers models: they may be used and trained beside the pair,
+    which takes changed weights over before its next run, and `close` (or the end of a `with`
+    block) gives them back as they were.
     """
 
     def __init__(
@@ -164,12 +164,44 @@ class Pair:
         self._draft = _bind_draft(draft, ngram, runs[1], executor_options)
         self.executor = runtime_of(self._target)
         self.draft_executor = runtime_of(self._draft) if two else None
-        _refuse_unanchored(self._method, self._target, self._draft)
-        self.numerics, self._shapes, self._why = _resolve_numerics(
-            numerics, self._target, self._method
-        )
+        refuse_unanchored(self._method, self._target, self._draft)
+        parts, given = (self._target, self._draft), zip((target, draft), runs, strict=True)
+        self._use = ModelUse(self, parts, [model for model, run in given if run == "openvino"])
+        self._wish = numerics
+        self._resolve()
         self._eos = as_ids(eos_of(self._target))
-        self._auto_k = AutoKState()
+        self.auto_k = AutoKState()  # costs that auto-K has measured
+
+    def _resolve(self) -> None:
+        found = resolve_numerics(self._wish, self._target, self._method)
+        self.numerics, self._shapes, self._why = found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the models back as they were; runs that are not finished raise InputError."""
+        self._use.close()
+
+    def refresh(self) -> None:
+        """Take the models' weights over now, whether they seem to have changed or not.
+
+        Every run does so by itself where it notices a change; docs/numerics.md says what it may
+        miss.
+        """
+        self._use.update(force=True)
+        self._resolve()
+
+    def __reduce__(self) -> Any:
+        raise InputError(
+            "a Pair cannot be copied or pickled: it holds packed weights of this process; make one "
+            "where it is needed, with draftproof.load or Pair(model, ...)"
+        )
+
+    __copy__ = __deepcopy__ = lambda self, *_: self.__reduce__()
 
     @property
     def method(self) -> str:
@@ -194,8 +226,8 @@ class Pair:
     def describe(self) -> dict[str, Any]:
         """The settings as they run, for reports."""
         return {
-            "target": _name(self._target),
-            "draft": _name(self._draft),
+            "target": name_of(self._target),
+            "draft": name_of(self._draft),
             "dtype": str(self._target.dtype).removeprefix("torch."),
             "device": str(self._target.device),
             "method": self.method,
@@ -241,7 +273,7 @@ class Pair:
         job = self.prepare(prompts, **options)
         for request in job.requests:
             job.engine.add(request)
-        return job.engine.run()
+        return self._use.rounds(job.engine.run())
 
     def _reporter(self, options: Options) -> Reporter:
         return Reporter(
@@ -255,7 +287,9 @@ class Pair:
 
     def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> Job:
         """The engine that `generate` would run and its requests, for whoever drives it himself."""
-        requests = self._requests(prompts, options)
+        if self._use.update() is Change.STRUCTURE:
+            self._resolve()
+        requests = self._use.alone(lambda: self._requests(prompts, options))
         plan = self._blueprint(requests, options)
         return Job(requests, plan, assemble(plan))
 
@@ -288,7 +322,7 @@ class Pair:
         default = default_k(name, anchored=self._method.anchored)
         wish = options.get("num_speculative_tokens", default)
         most = options.get("max_num_speculative_tokens", 8)
-        drafted, schedule = drafting(wish, name, most, self._auto_k)
+        drafted, schedule = drafting(wish, name, most, self.auto_k)
         budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))
         return Blueprint(
             target=self._target,
@@ -350,33 +384,6 @@ def _resolve_method(method: str | Method, options: dict[str, Any] | None) -> Met
     return method_named(method, options) if isinstance(method, str) else method
 
 
-def _refuse_unanchored(method: Method, *parts: Any) -> None:
-    if not method.anchored and any(isinstance(part, ForeignModel) for part in parts):
-        raise UnsupportedArgumentError(
-            f"method={method.name!r} moves rows within a cache of PyTorch tensors; with "
-            "executor='openvino' use method='rows'"
-        )
-
-
-def _resolve_numerics(
-    wish: str, target: BoundModel | ForeignModel, method: Method
-) -> tuple[str, Shapes, str]:
-    """The tier that runs, its shapes, and why. Raises NumericsError when exact is not to be had."""
-    if wish == "fast":
-        return "fast", FAST, "as asked"
-    if not method.anchored:
-        why = f"method {method.name!r} moves rows, which changes the order of sums"
-        if wish == "exact":
-            raise NumericsError(f"numerics='exact' needs method='rows': {why}")
-        return "fast", FAST, why
-    if wish == "auto" and target.device.type != "cpu":
-        return "fast", FAST, f"exact numerics are promised on CPUs, not on {target.device.type}"
-    verdict = target.calibrate() if isinstance(target, ForeignModel) else calibrate(target)
-    if wish == "exact" or verdict.shapes is not None:
-        return "exact", require(verdict), "calibrated on this machine"
-    return "fast", FAST, f"{verdict.failing} depends on the other rows on this machine"
-
-
 def _bind_draft(draft: Any, ngram: Ngram, executor: str, options: dict[str, Any] | None) -> Any:
     """A `BoundModel`, `ForeignModel`, `Ngram`, `Drafter`, or None."""
     if isinstance(draft, str):
@@ -387,13 +394,3 @@ def _bind_draft(draft: Any, ngram: Ngram, executor: str, options: dict[str, Any]
 
 def _is_model(draft: Any) -> bool:
     return not (draft is None or isinstance(draft, str) or hasattr(draft, "propose"))
-
-
-def _name(part: Any) -> str | None:
-    if part is None:
-        return None
-    if isinstance(part, ForeignModel):
-        return part.name
-    if isinstance(part, BoundModel):
-        return part.model.config._name_or_path or type(part.model).__name__
-    return "ngram" if isinstance(part, Ngram) else getattr(part, "name", type(part).__name__)

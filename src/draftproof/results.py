@@ -101,5 +101,5 @@ class Reporter:
 
     def _joined(self, wanted: bool, pieces: Sequence[Tensor]) -> Tensor | None:
         """[new tokens, V] float32, also when there are none."""
-        empty = torch.empty(0, self.vocab_size, device=self.device)
+        empty = torch.empty(0, self.vocab_size, dtype=torch.float32, device=self.device)
         return torch.cat([empty, *pieces]) if wanted else None

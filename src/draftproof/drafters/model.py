@@ -57,7 +57,7 @@ class _Sheet:
         """Keep what the drafts of this step were drawn from, scores [n, V]."""
         if self.probabilities is None:
             shape = (*self.ids.shape, scores.shape[-1])
-            self.probabilities = torch.zeros(shape, device=scores.device)
+            self.probabilities = torch.zeros(shape, dtype=torch.float32, device=scores.device)
         self.probabilities[self.active, step] = scores.softmax(-1)
 
 

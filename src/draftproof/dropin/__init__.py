@@ -5,5 +5,6 @@ and refusals, and then hands over; rows come back padded as `generate` pads them
 """
 
 from draftproof.dropin.door import custom_generate
+from draftproof.executors.choice import release
 
-__all__ = ["custom_generate"]
+__all__ = ["custom_generate", "release"]

@@ -11,7 +11,8 @@ from draftproof.auto_k.options import AUTO
 from draftproof.dropin.processors import Context, for_rows, read
 from draftproof.dropin.returning import Columns, returned
 from draftproof.errors import InputError, UnsupportedArgumentError
-from draftproof.hf import further_criteria, generate_arguments
+from draftproof.executors.choice import bind_and_keep
+from draftproof.hf import BoundModel, further_criteria, generate_arguments
 from draftproof.hf.capability import refuse_virtual_tokens
 from draftproof.sampling import as_ids
 from draftproof.types import Result
@@ -91,9 +92,19 @@ def custom_generate(
         "max_num_seqs": max_num_seqs or len(rows),
     }
     lookup = getattr(generation_config, "max_matching_ngram_size", None) or 2
-    pair = Pair(model, draft, numerics=numerics, prompt_lookup_max=lookup)
+    pair = _pair(model, draft, numerics, lookup)
     results = _run(pair, prompts, options, Columns(given["streamer"], len(rows), context.pad))
     return returned(input_ids, results, context.pad, generation_config)
+
+
+def _pair(model: Any, draft: Any, numerics: str, lookup: int) -> Pair:
+    """Models are made ready once and kept with themselves, and so is what auto-K learnt of both."""
+    target = bind_and_keep(model)
+    helper = draft if draft is None or isinstance(draft, str) else bind_and_keep(draft)
+    companion = helper.model if isinstance(helper, BoundModel) else target.model
+    pair = Pair(target, helper, numerics=numerics, prompt_lookup_max=lookup)
+    pair.auto_k = target.companions.setdefault(companion, pair.auto_k)
+    return pair
 
 
 def _run(pair: Pair, prompts: list[list[int]], options: Options, columns: Columns) -> list[Result]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from draftproof.batch import Batch
 from draftproof.drafters.base import CachingDrafter, Drafter
@@ -191,3 +192,14 @@ def _drafter(plan: Blueprint) -> Drafter:
             prefixes=_prefixes(executor, plan),
         )
     return draft
+
+
+def name_of(part: Any) -> str | None:
+    """What reports call a target or a draft."""
+    if part is None:
+        return None
+    if isinstance(part, ForeignModel):
+        return part.name
+    if isinstance(part, BoundModel):
+        return part.model.config._name_or_path or type(part.model).__name__
+    return "ngram" if isinstance(part, Ngram) else getattr(part, "name", type(part).__name__)

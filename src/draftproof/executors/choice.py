@@ -18,7 +18,7 @@ from draftproof.errors import (
 from draftproof.executors.base import ForeignModel
 from draftproof.executors.confirm import confirm_stack
 from draftproof.executors.proof import prove
-from draftproof.hf import BoundModel, default_eos, load_model
+from draftproof.hf import BoundModel, Change, bound_already, default_eos, load_model
 from draftproof.hf.bound import give_back
 from draftproof.hf.capability import unwrapped
 from draftproof.hf.identity import fingerprint
@@ -86,15 +86,21 @@ def _meant(options: dict[str, Any] | None, drafts: bool) -> dict[str, Any]:
 def _bound(
     given: Any, *, owned: bool = False, lone_row: bool = True, script_layers: bool = True
 ) -> BoundModel:
-    """A transformers model made ready, and compared with its own `generate`."""
+    """A transformers model made ready, and compared with its own `generate`.
+
+    One that was made ready before, and not given back since, is brought up to date and shared.
+    """
     inner = unwrapped(given)
+    known = bound_already(inner)
+    if known is not None:
+        refresh(known)
+        if known.proven is None or known.proven.judge is not given:
+            known.proven = prove(known, given)
+        return known
     weights = fingerprint(inner)  # packing may drop some
     try:
-        model = BoundModel(inner, owned=owned, lone_row=lone_row)
-        if script_layers:
-            confirm_stack(model)
-        else:
-            model.stack = None
+        model = BoundModel(inner, owned=owned, lone_row=lone_row, runs_stack=script_layers)
+        confirm_stack(model)
         model.proven = prove(model, given, weights=weights)
     except Exception as error:
         give_back(inner)
@@ -105,6 +111,36 @@ def _bound(
             f"rows: {type(error).__name__}: {error}"
         ) from error
     return model
+
+
+def bind_and_keep(model: Any) -> BoundModel:
+    """A loaded model made ready once, for all calls to come: kept as long as the model."""
+    bound = _bound(model)
+    bound.keep()
+    return bound
+
+
+def release(model: Any) -> None:
+    """Give a model back as it was, whoever had made it ready; see `BoundModel.release`."""
+    bound = bound_already(unwrapped(model))
+    if bound is not None:
+        bound.release()
+
+
+def refresh(part: BoundModel | ForeignModel, *, force: bool = False) -> Change:
+    """Take over what changed in a model since it was made ready; see `BoundModel.refresh`.
+
+    Raises UnsupportedModelError when its rows are no longer those of its own `generate`.
+    """
+    if isinstance(part, ForeignModel):
+        return Change.NONE
+    with part.lock:
+        change = part.refresh(force=force)
+        if change is Change.STRUCTURE:
+            confirm_stack(part)
+            if part.proven is not None:
+                part.proven = prove(part, part.proven.judge, fresh=True)
+    return change
 
 
 def runtime_of(part: object) -> str:

@@ -154,7 +154,9 @@ class Trial:
             generator = torch.Generator().manual_seed(index)
             pair = []
             for dim in (layer.key_dim, layer.value_dim):
-                tensor = torch.randn(1, layer.kv_heads, count, dim, generator=generator)
+                tensor = torch.randn(
+                    1, layer.kv_heads, count, dim, generator=generator, dtype=torch.float32
+                )
                 pair.append(tensor)
             pair[1][:, :, :LOUD] *= count**0.5
             made = pair[0].to(layer.device, layer.dtype), pair[1].to(layer.device, layer.dtype)

@@ -6,7 +6,7 @@ experts as one module with an interface of its own (5.0), models without `logits
 arguments that `generate` keeps back from a custom function.
 """
 
-from draftproof.hf.bound import BoundModel, same_numerics
+from draftproof.hf.bound import BoundModel, Change, bound_already, same_numerics
 from draftproof.hf.caches import LayerKV, SlotCache
 from draftproof.hf.kernels import Layout
 from draftproof.hf.loading import (
@@ -18,12 +18,16 @@ from draftproof.hf.loading import (
     load_model,
     load_tokenizer,
 )
+from draftproof.hf.watching import Watch
 
 __all__ = [
     "BoundModel",
+    "Change",
     "Layout",
     "LayerKV",
     "SlotCache",
+    "Watch",
+    "bound_already",
     "decoder_only_output",
     "default_eos",
     "further_criteria",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from enum import IntEnum
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +26,11 @@ from draftproof.hf.operations import (
     restore_own_products,
     round_own_products,
 )
+from draftproof.hf.readiness import refuse_unready, zero_weights
 from draftproof.hf.stack import FlatLayout, Stack, find_stack
+from draftproof.hf.watching import Watch
 from draftproof.numerics.linear import (
+    CalibratedLinear,
     RoundedRows,
     calibrate_linears,
     pack_linears,
@@ -41,52 +48,128 @@ class BoundModel:
     owned:    nobody else uses the model: where weights are packed, its own are dropped
     lone_row: single rows will take the kernels of their own that shapes may allow; they read a
               16-bit weight where packed ones are float32, so that it is kept
+    runs_stack: layers that are known run as one function
+
+    What is made of a model is made once, and shared by whoever binds it again (`bound_already`).
+
+    companions: by draft (the model itself where there is none), what is worth keeping between calls
 
     Raises UnsupportedModelError when the model cannot be decoded row by row.
     """
 
-    def __init__(self, model: nn.Module, *, owned: bool = False, lone_row: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        owned: bool = False,
+        lone_row: bool = True,
+        runs_stack: bool = True,
+    ) -> None:
+        refuse_unready(model)
         refuse_unsupported(model)
         self.model: Any = model
         self.config = text_config(model)
-        self.device: torch.device = next(model.parameters()).device
         self.vocab_size = int(self.config.vocab_size)
         self.stack: Stack | None = None
         self.proven: Any = None  # see executors.proof
+        self.users = 0
+        self.kept = False  # also while no pair uses it, see `keep`
+        self.companions: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+        self._owned, self._lone_row, self.runs_stack = owned, lone_row, runs_stack
         self._binding = _bind(model)
-        self._switch = Switch(model)
-        linears = calibrate_linears(model, self._binding)
-        round_own_products(model, self._binding)
         parameters = inspect.signature(model.forward).parameters
         # the keyword moved in 5.24; the old one still works there, with a deprecation warning
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._slices_logits = "logits_to_keep" in parameters
+        with self.lock:
+            self._make_ready()
+            self._binding.owner = self
+
+    def _make_ready(self) -> None:
+        """Take the model as it is now: its modules, its weights, where they lie."""
+        model = self.model
+        self.device: torch.device = next(model.parameters()).device
+        self._switch = Switch(model)
+        linears = calibrate_linears(model, self._binding)
+        round_own_products(model, self._binding)
         probe = Probe()
         groups = reading_together(model, linears, lambda: self._run(probe))
         self._refuse_uncontrolled(probe)
-        shared = _shared_parameters(model)
+        self._groups, self._asked = groups, probe.asked
+        self._pack(linears)
+        self.layers = [probe.layers[index] for index in range(len(probe.layers))]
+        self.attention_cases = list(probe.cases.values())
+        self.stack = find_stack(model, probe.asked) if self.runs_stack else None
+
+    def _pack(self, linears: list[CalibratedLinear]) -> None:
+        shared = _shared_parameters(self.model)
         self.rewrite = pack_linears(
             linears,
-            groups,
+            self._groups,
             lambda layer: (
-                not owned or id(layer.weight) in shared or (lone_row and layer.product.wide)
+                not self._owned
+                or id(layer.weight) in shared
+                or (self._lone_row and layer.product.wide)
             ),
         )
         if self.rewrite.dropped_bytes:
             give_back_freed_memory()
-        self.layers = [probe.layers[index] for index in range(len(probe.layers))]
-        self.attention_cases = list(probe.cases.values())
-        self.stack = find_stack(model, probe.asked)
+        self._watch = Watch(self.model)
+        self._zeros = zero_weights(self.model)
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held while a forward runs, or while the model is made ready."""
+        return self._binding.lock
+
+    def refresh(self, *, force: bool = False) -> Change:
+        """Take over what changed in the model since it was made ready.
+
+        force: whether anything seems to have changed or not
+        """
+        with self.lock:
+            if self.model.training:
+                refuse_unready(self.model)
+            if self._watch.restructured:
+                refuse_unready(self.model)
+                _bind(self.model, self._binding)
+                self._make_ready()
+                return Change.STRUCTURE
+            if force or self._watch.rewritten:
+                had_stack, zeros = self.stack is not None, self._zeros
+                self.stack = None
+                self._pack(calibrate_linears(self.model, self._binding))
+                if had_stack:
+                    self.stack = find_stack(self.model, self._asked)
+                return Change.WEIGHTS if zeros <= self._zeros else Change.STRUCTURE
+            return Change.NONE
 
     @property
     def notes(self) -> list[str]:
         """What was done to the model when it was made ready."""
         return [*self.rewrite.notes, *([] if self.stack is None else [self.stack.note])]
 
+    def acquire(self) -> Callable[[], None]:
+        """Count a user; the function given back, called once, is that user's release.
+
+        With the last user the model is released.
+        """
+        self.users += 1
+        return functools.partial(_release, self)
+
+    def keep(self) -> None:
+        """Stay as long as the model, which alone holds what was made of it, or until `release`."""
+        if not self.kept:
+            self.kept = True
+            self.users += 1
+
     def release(self) -> None:
-        """Give the model its ordinary linears back and drop their packed copies."""
-        self.stack = None
-        give_back(self.model)
+        """Give the model back as it was: its classes, forwards, weights and attributes."""
+        with self.lock:
+            self.stack = None
+            give_back(self.model)
+            self._binding.owner = None
+            self.kept = False
 
     @property
     def weight_bytes(self) -> int:
@@ -114,7 +197,7 @@ class BoundModel:
 
         A rectangle [R, Q] gives logits [R, len(keep), V] of the columns `keep`.
         """
-        with self._active(layout):
+        with self.lock, self._active(layout), _without_autocast(self.device.type):
             stack = self._stack_for(ids, layout)
             if stack is not None:
                 return stack.forward(ids, positions, cache, layout, keep)
@@ -139,7 +222,8 @@ class BoundModel:
         }
         if self._slices_logits:
             inputs["logits_to_keep"] = keep
-        logits: Tensor = self.model(**inputs).logits
+        # `model.compile()` puts a compiled call in the place of this one; it knows no such cache
+        logits: Tensor = self.model._call_impl(**inputs).logits
         if not self._slices_logits:
             logits = logits[:, keep.to(logits.device)]
         return logits if ids.dim() == 2 else logits[0]
@@ -178,9 +262,11 @@ class BoundModel:
 
 
 def give_back(model: nn.Module) -> None:
-    """Give a model its ordinary linears and forwards back, also after binding it failed."""
+    """Give a model its ordinary linears, forwards and attributes back, also where binding failed."""
     restore_linears(model)
     restore_own_products(model)
+    for module in model.modules():
+        vars(module).pop("draftproof", None)
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:
@@ -189,14 +275,52 @@ def _shared_parameters(model: nn.Module) -> set[int]:
     return {key for key, count in names.items() if count > 1}
 
 
-def _bind(model: nn.Module) -> Binding:
+class Change(IntEnum):
+    """What `BoundModel.refresh` found and took over."""
+
+    NONE = 0
+    WEIGHTS = 1  # other numbers
+    STRUCTURE = 2  # other modules, types or devices, or weights that were all zero
+
+
+def bound_already(model: nn.Module) -> BoundModel | None:
+    """What a model was bound to before, and still is."""
+    binding = _binding_of(model)
+    owner = None if binding is None else binding.owner
+    return owner if isinstance(owner, BoundModel) and owner.model is model else None
+
+
+def _release(bound: BoundModel) -> None:
+    bound.users -= 1
+    if bound.users == 0 and not bound._owned:
+        bound.release()
+
+
+def _own_modules(model: nn.Module) -> list[nn.Module]:
+    """Those that attend, or hold experts."""
+    return [m for m in model.modules() if "layer_idx" in vars(m) or hasattr(m, "is_transposed")]
+
+
+def _binding_of(model: nn.Module) -> Binding | None:
+    found = (vars(module).get("draftproof") for module in _own_modules(model))
+    return next((item for item in found if isinstance(item, Binding)), None)
+
+
+def _bind(model: nn.Module, binding: Binding | None = None) -> Binding:
     """Give every attention module the model's one Binding (kept when there already is one)."""
-    modules = [m for m in model.modules() if "layer_idx" in vars(m) or hasattr(m, "is_transposed")]
-    found = next((vars(m)["draftproof"] for m in modules if "draftproof" in vars(m)), None)
-    binding = found if isinstance(found, Binding) else Binding()
-    for module in modules:
-        module.draftproof = binding  # type: ignore[assignment]
-    return binding
+    one = binding or _binding_of(model) or Binding()
+    for module in _own_modules(model):
+        module.draftproof = one  # type: ignore[assignment]
+    return one
+
+
+@contextlib.contextmanager
+def _without_autocast(device: str) -> Iterator[None]:
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    with torch.autocast(device, enabled=False):
+        yield
 
 
 @contextlib.contextmanager

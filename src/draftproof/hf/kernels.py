@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+import threading
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -35,21 +37,32 @@ class Layout(Protocol):
         """query [1, heads, N, D] -> output [1, N, heads, D]."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Binding:
     """Shared by a model's attention and linear modules.
 
     layout:  set while an executor's forward runs
     shapes:  set while transformers' own loop runs under this package's numerics
+    lock:    held while a forward runs: a model serves one forward at a time
+    owner:   the `BoundModel`; it lives as long as the model, or until it is released
     """
 
     layout: Layout | None = None
     shapes: Shapes | None = None
+    lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    owner: Any = None
 
     @property
     def current(self) -> Shapes | None:
         """Rules of the forward that runs; None: it is neither of the two."""
         return self.shapes if self.layout is None else self.layout.shapes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Binding:
+        """A copied model is bound to nothing."""
+        return Binding()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Binding, ()
 
 
 def attention_forward(
@@ -145,8 +158,12 @@ class Switch:
 
     def __enter__(self) -> None:
         self.before = [getattr(config, name) for config, name in self.places]
-        for config, name in self.places:
-            setattr(config, name, NAME)
+        try:
+            for config, name in self.places:
+                setattr(config, name, NAME)
+        except BaseException:  # Ctrl-C may come at any line
+            self.__exit__()
+            raise
 
     def __exit__(self, *error: object) -> None:
         for (config, name), value in zip(self.places, self.before, strict=True):

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation import (
     EosTokenCriteria,
     GenerateDecoderOnlyOutput,
+    GenerationMixin,
     MaxLengthCriteria,
 )
 from transformers.utils import logging
@@ -45,12 +46,14 @@ def default_eos(model: Any) -> int | Sequence[int] | None:
 def generate_arguments(names: Sequence[str]) -> dict[str, Any]:
     """Arguments of the `generate` call that is running, None for those not given.
 
-    transformers drops `assistant_model` and `streamer` when `custom_generate` is a callable, so
-    they are read from the frame of `generate` itself.
+    transformers drops `assistant_model` and `streamer` when `custom_generate` is a callable, and
+    hands them over in no other way: they are read where its own `generate` keeps them. That is told
+    by its code, not by its name, so that no other function is mistaken for it.
     """
+    own = inspect.unwrap(GenerationMixin.generate).__code__
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_code.co_name == "generate" and "assistant_model" in frame.f_locals:
+        if frame.f_code is own:
             return {name: frame.f_locals.get(name) for name in names}
         frame = frame.f_back
     return dict.fromkeys(names)

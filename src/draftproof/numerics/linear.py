@@ -14,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from draftproof.numerics.shapes import ANY, COARSE, FAST, Rows, Shapes
 from draftproof.numerics.torch_private import lacks_kernel, multiply_packed, pack
 
+PACKED_TYPES = (torch.float32, torch.bfloat16, torch.float16)  # others multiply as they are
+
 
 class Switch(Protocol):
     """Says whether the calibrated kernels are wanted right now, and how rows are rounded."""
@@ -62,16 +64,20 @@ class CalibratedLinear(nn.Linear):
     product: Product
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the base class's name)
-        shapes = self.switch.current
+        switch: Switch | None = vars(self).get("switch")
+        product: Product | None = vars(self).get("product")
+        if switch is None or product is None:  # given back while the model ran
+            return nn.Linear.forward(self, input)
+        shapes = switch.current
         if self.weight.is_meta:
-            return self.product.of(self, input, shapes or FAST)
+            return product.of(self, input, shapes or FAST)
         if shapes is None:
-            return super().forward(input)
+            return nn.Linear.forward(self, input)
         rows = input.numel() // self.in_features
-        if self.product.wide and rows == 1 and shapes.lone_row:
+        if product.wide and rows == 1 and shapes.lone_row:
             # one row reads each weight once either way, and the 16-bit weight is half as long
-            return super().forward(input)
-        return self.product.of(self, input, shapes)
+            return nn.Linear.forward(self, input)
+        return product.of(self, input, shapes)
 
     def drop_weight(self) -> None:
         """Leave the packed copy as the only one; the parameter keeps its shape and type."""
@@ -84,6 +90,12 @@ class CalibratedLinear(nn.Linear):
             own: nn.Parameter = self._parameters["weight"]  # type: ignore[assignment]
             return own
         return nn.Parameter(self.product.weight_of(self), requires_grad=False)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """A dropped weight comes back first: what is copied into nothing would be lost."""
+        if self.weight.is_meta:
+            self.weight = self.whole_weight()
+        super()._load_from_state_dict(*args, **kwargs)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -229,7 +241,8 @@ def pack_linears(
     tied: dict[int, Product] = {}
     for layer in layers:
         group = grouped.get(id(layer), [layer])
-        if layer.weight.device.type != "cpu" or layer is not group[0]:
+        packs = layer.weight.device.type == "cpu" and layer.weight.dtype in PACKED_TYPES
+        if not packs or layer is not group[0]:
             continue
         place = layer.weight.data_ptr()
         if place not in tied or len(group) > 1 or layer.bias is not None:

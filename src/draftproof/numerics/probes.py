@@ -115,8 +115,9 @@ def cancelling(in_features: int, out_features: int, dtype: torch.dtype) -> tuple
     count = SIZES[count] + 1
     order = torch.randperm(in_features, generator=generator)
     one, other = order[: in_features // 2], order[in_features // 2 :][: in_features // 2]
-    rows = torch.randn(count, in_features, generator=generator).to(dtype)
-    weight = torch.randn(min(out_features, 512), in_features, generator=generator).to(dtype)
+    rows = torch.randn(count, in_features, generator=generator, dtype=torch.float32).to(dtype)
+    shape = min(out_features, 512), in_features
+    weight = torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
     # terms of very different sizes, or 16-bit products would add up without any rounding
     rows *= torch.exp2(torch.randint(-6, 7, (in_features,), generator=generator)).to(dtype)
     rows[:, other] = -rows[:, one]
@@ -248,7 +249,7 @@ class _Inputs:
         generator = torch.Generator().manual_seed(0)
 
         def random(heads: int, length: int, dim: int) -> Tensor:
-            values = torch.randn(rows, heads, length, dim, generator=generator)
+            values = torch.randn(rows, heads, length, dim, generator=generator, dtype=torch.float32)
             return values.to(device, case.dtype)
 
         self.query = random(case.heads, min(slots, WIDE_BLOCK), case.key_dim)

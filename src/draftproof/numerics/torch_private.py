@@ -119,8 +119,8 @@ def _packs() -> bool:
     if not torch.backends.mkldnn.is_available():
         raise RuntimeError("this build of PyTorch has no oneDNN")
     generator = torch.Generator().manual_seed(0)
-    rows, weight = (torch.randn(n, 24, generator=generator) for n in (5, 7))
-    bias = torch.randn(7, generator=generator)
+    rows, weight = (torch.randn(n, 24, generator=generator, dtype=torch.float32) for n in (5, 7))
+    bias = torch.randn(7, generator=generator, dtype=torch.float32)
     packed = _reorder(weight)
     if not (packed.is_mkldnn and torch.equal(packed.to_dense(), weight)):
         return False

@@ -56,7 +56,8 @@ def position_key(stream: int, position: int, draw: Draw) -> int:
 
 def uniform(keys: Sequence[int], device: torch.device) -> Tensor:
     """One number per key from {0, 1, ..., 2^24 - 1} / 2^24, [N] float32: never 1."""
-    return torch.tensor([(key >> 40) * 2.0**-24 for key in keys], device=device)
+    numbers = [(key >> 40) * 2.0**-24 for key in keys]
+    return torch.tensor(numbers, dtype=torch.float32, device=device)
 
 
 def exponential(keys: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:

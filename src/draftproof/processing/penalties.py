@@ -34,9 +34,11 @@ def forbid_bad_words(scores: Tensor, positions: Positions) -> Tensor:
 
 def _bias(pairs: Sequence[tuple[Ids, float]], positions: Positions, like: Tensor) -> Tensor:
     """Sum of the biases that apply at each position, [n, V]."""
-    bias = torch.zeros(len(positions), like.shape[-1], device=like.device)
+    bias = like.new_zeros(len(positions), like.shape[-1])
     single = {ids[0]: value for ids, value in pairs if len(ids) == 1}
-    bias[:, list(single)] = torch.tensor(list(single.values()), device=like.device)
+    bias[:, list(single)] = torch.tensor(
+        list(single.values()), dtype=like.dtype, device=like.device
+    )
     longer = [(ids, value) for ids, value in pairs if len(ids) > 1]
     if not longer:
         return bias
@@ -69,7 +71,8 @@ def penalise_presence(scores: Tensor, positions: Positions) -> Tensor:
 def count_tokens(prefixes: Tensor, vocab_size: int) -> Tensor:
     """How often each token occurs, [n, T] -> [n, V] float32; unused columns and ids >= V do not."""
     outside = (prefixes == PAD) | (prefixes >= vocab_size)
-    counts = torch.zeros(len(prefixes), vocab_size + 1, device=prefixes.device)
+    shape = len(prefixes), vocab_size + 1
+    counts = torch.zeros(shape, dtype=torch.float32, device=prefixes.device)
     ones = torch.ones_like(prefixes, dtype=counts.dtype)
     return counts.scatter_add_(1, prefixes.masked_fill(outside, vocab_size), ones)[:, :vocab_size]
 

@@ -77,7 +77,8 @@ class Positions:
     def column(self, name: str) -> Tensor:
         """One number per position from the settings' field `name`, [N, 1] float32."""
         values = [float(getattr(setting, name)) for setting in self.settings]
-        return torch.tensor(values, device=self.drafts.device)[:, None]
+        device = self.drafts.device
+        return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
 
     def grouped(self, key: Callable[[Settings], Hashable]) -> Iterator[tuple[Any, list[int]]]:
         """Positions whose settings agree: (value, indices), in order of appearance."""
