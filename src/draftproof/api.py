@@ -166,7 +166,7 @@ class Pair:
         self.draft_executor = runtime_of(self._draft) if two else None
         refuse_unanchored(self._method, self._target, self._draft)
         parts, given = (self._target, self._draft), zip((target, draft), runs, strict=True)
-        self._use = ModelUse(self, parts, [model for model, run in given if run == "openvino"])
+        self._use = ModelUse(parts, [model for model, run in given if run == "openvino"])
         self._wish = numerics
         self._resolve()
         self._eos = as_ids(eos_of(self._target))

@@ -235,6 +235,19 @@ def test_nothing_is_left_behind(name: str, how: str) -> None:
     assert all(torch.equal(v, values[k]) for k, v in model.state_dict().items())
 
 
+def test_a_stream_goes_on_after_its_pair() -> None:
+    model = trainable()
+    before, expected = state(model), stock(model)
+    stream = Pair(model, "ngram").stream(PROMPTS[:1], max_new_tokens=NEW)
+    first = next(stream)
+    gc.collect()
+    assert state(model) != before
+    assert [*first.token_ids, *(t for event in stream for t in event.token_ids)] == expected[0]
+    del stream
+    gc.collect()
+    assert state(model) == before
+
+
 def test_a_model_can_go_after_its_pair() -> None:
     model = trainable()
     pair, gone = Pair(model), weakref.ref(model)

@@ -19,18 +19,20 @@ T = TypeVar("T")
 class ModelUse:
     """The models of one pair: up to date before a run, used by one round at a time, given back.
 
-    owner:    the pair; when it is dropped, its models are given back as by `close`
+    The pair and its running generators hold it: with the last of them the models are given back as
+    by `close`.
+
     parts:    its models, ready for their executors
     sources:  models that another runtime made its own copy of: changes to them are refused
     """
 
-    def __init__(self, owner: object, parts: Sequence[Any], sources: Sequence[Any]) -> None:
+    def __init__(self, parts: Sequence[Any], sources: Sequence[Any]) -> None:
         self.closed = False
         self._parts = [part for part in parts if isinstance(part, BoundModel)]
         self._watches = [Watch(source) for source in sources if isinstance(source, nn.Module)]
         self._lock = threading.RLock()
         releases = [part.acquire() for part in self._parts]
-        self._finalizer = weakref.finalize(owner, _call_all, releases)
+        self._finalizer = weakref.finalize(self, _call_all, releases)
         self._finalizer.atexit = False  # a process that ends gives nothing back
 
     def close(self) -> None:

@@ -262,7 +262,7 @@ class BoundModel:
 
 
 def give_back(model: nn.Module) -> None:
-    """Give a model its ordinary linears, forwards and attributes back, also where binding failed."""
+    """Give a model its own linears, forwards and attributes back, also where binding failed."""
     restore_linears(model)
     restore_own_products(model)
     for module in model.modules():
