@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from draftproof import Pair, UnsupportedModelError
 from draftproof.executors import proof, trial, walks
@@ -171,6 +171,54 @@ def test_dynamic_frequencies_do_not_change_within_the_context() -> None:
     results = Pair(model, "ngram", numerics="fast").generate(prompts, max_new_tokens=20)
     expected = [stock_generate(model, prompt, 20) for prompt in prompts]
     assert [result.token_ids for result in results] == expected
+
+
+def scaled_by_position() -> Any:
+    """Queries are scaled by their position from 64 on; 5.2 took it from the forward's tokens."""
+    config = AutoConfig.for_model(
+        "ministral3",
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "max_position_embeddings": 64,
+            "llama_4_scaling_beta": 0.1,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config).eval()
+    randomise(model, 0)
+    model.generation_config.eos_token_id = None
+    return model
+
+
+@pytest.mark.skipif("ministral3" not in CONFIG_MAPPING, reason="a type of later releases")
+def test_a_scale_by_position_is_right_across_its_length_or_refused() -> None:
+    model = scaled_by_position()
+    if not NEWER:
+        with pytest.raises(UnsupportedModelError, match="self_attn"):
+            Pair(model, "ngram", numerics="fast")
+        return
+    pair = Pair(model, "ngram", numerics="fast")
+    prompts = [list(range(1, 49)), list(range(20, 40)), [3, 4, 5]]
+    expected = [stock_generate(model, prompt, 40) for prompt in prompts]
+    results = pair.generate(prompts, max_new_tokens=40, num_speculative_tokens=3, eos_token_id=())
+    assert [result.token_ids for result in results] == expected
+    assert pair._target.proven.proof.crossed == (64,)
 
 
 WINDOWED = {"sliding_window": 30, "layer_types": ["sliding_attention", "full_attention"] * 2}
