@@ -142,6 +142,8 @@ def shrink(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     for name, value in settings.items():
         if value is None and name in FILLED:
             value = SIZES[name]
+        if name == "tie_word_embeddings":
+            value = False  # a tied random head says the token again that it was given
         if value is None or name in LEFT_OUT or name in overrides:
             continue  # what is None may have another default that follows from the others
         if isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
