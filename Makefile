@@ -28,7 +28,7 @@ export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fallbacks test-real test-versions test-newest selftest check format docs bench clean
+.PHONY: help setup demo test test-fallbacks test-wheel coverage test-real test-versions test-newest selftest check format docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
@@ -55,6 +55,16 @@ test: $(VENV)/.installed-dev  ## install, then run the quick tests
 
 test-fallbacks: $(VENV)/.installed-dev  ## tests of what carries on without private operators
 	DRAFTPROOF_WITHOUT=all $(BIN)/python $(QUICK) $(FALLBACK_TESTS)
+
+coverage: $(VENV)/.installed-dev  ## the quick tests, and which lines they never run (htmlcov/index.html)
+	$(BIN)/python $(QUICK) --cov=draftproof --cov-report=term:skip-covered --cov-report=html
+
+test-wheel: | $(BIN)/python  ## build the wheel, install it into a clean environment, run the demo there
+	rm -rf dist build/wheel-test
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv build/wheel-test
+	build/wheel-test/bin/python $(INSTALL) dist/*.whl
+	cd build && env -u PYTHONPATH wheel-test/bin/draftproof demo
 
 test-real: OMP_NUM_THREADS := $(CORES)
 test-real: $(VENV)/.installed-dev  ## the tests on real weights (DRAFTPROOF_MODELS names their folder)
@@ -103,5 +113,5 @@ $(VENVS)/transformers-%/.installed: constraints/transformers-%.txt $(VENV)/.inst
 	@touch $@
 
 clean:  ## remove environments, caches and the built site
-	rm -rf .venv .venvs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs site build dist htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
