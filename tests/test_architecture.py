@@ -14,7 +14,7 @@
     drafters       verifiers      executors    side by side, no imports between them (but see BASES)
     hf                                         the only module that imports transformers
     numerics
-    batch types sampling processing prefixes phases errors     foundations
+    batch types sampling processing prefixes phases near_ties errors     foundations
 
     reference, baselines, forensics, bench, testing, models: the side wing. It may import all of the
     above but the two upper rows, and only `cli`, the tests and the wing itself may import it.
@@ -47,7 +47,8 @@ LAYERS = (
     {"dropin"},
     {"api"},
     {"schema"},
-    {"requests", "results"},
+    {"options"},
+    {"auditing", "requests", "results"},
     {"callables", "logprobs"},
     {"text"},
     {"auto_k"},
@@ -56,7 +57,7 @@ LAYERS = (
     {"hf"},
     {"numerics"},
     # processing: drafters and verifiers, side by side, must choose tokens by the same rules
-    {"batch", "types", "sampling", "processing", "prefixes", "phases", "errors"},
+    {"batch", "types", "sampling", "processing", "prefixes", "phases", "near_ties", "errors"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FOUNDATIONS = LAYERS[-1]

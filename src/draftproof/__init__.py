@@ -4,9 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from draftproof.api import Options, Pair, load
+    from draftproof.api import Pair, load
     from draftproof.dropin import custom_generate, release
     from draftproof.errors import (
+        AuditError,
         DraftproofError,
         InputError,
         NumericsError,
@@ -15,17 +16,29 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         VocabularyError,
     )
-    from draftproof.types import FinishReason, Result, SpecStats, StreamEvent, TokenLogprob
+    from draftproof.options import Options
+    from draftproof.types import (
+        Audit,
+        AuditOutcome,
+        FinishReason,
+        Result,
+        SpecStats,
+        StreamEvent,
+        TokenLogprob,
+    )
 
 __version__ = "0.1.0"
 
 # imported on first use, so that `import draftproof` does not load torch
 _HOMES = {
+    "Audit": "types",
+    "AuditError": "errors",
+    "AuditOutcome": "types",
     "DraftproofError": "errors",
     "FinishReason": "types",
     "InputError": "errors",
     "NumericsError": "errors",
-    "Options": "api",
+    "Options": "options",
     "OutOfMemoryError": "errors",
     "Pair": "api",
     "Result": "types",
@@ -41,6 +54,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "Audit",
+    "AuditError",
+    "AuditOutcome",
     "DraftproofError",
     "FinishReason",
     "InputError",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self, Unpack
 
+from draftproof.auditing import Auditor, checked_share
 from draftproof.auto_k.options import default_k, drafting
 from draftproof.auto_k.state import AutoKState
 from draftproof.batch import Request
 from draftproof.engine.assembly import Blueprint, Ngram, assemble, name_of
 from draftproof.engine.engine import Commit, Engine
-from draftproof.engine.events import Observer
 from draftproof.engine.methods import Method, method_named
 from draftproof.engine.schedule import CONSTANT
 from draftproof.engine.tiers import NUMERICS, refuse_unanchored, resolve_numerics
@@ -28,30 +28,12 @@ from draftproof.executors.choice import (
 from draftproof.executors.use import ModelUse
 from draftproof.hf import Change, load_tokenizer
 from draftproof.numerics.shapes import FAST
-from draftproof.requests import RequestOptions, make_requests
+from draftproof.options import Options
+from draftproof.requests import make_requests
 from draftproof.results import Reporter
 from draftproof.sampling import as_ids
 from draftproof.text import Prompt, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
-
-
-class Options(RequestOptions, total=False):
-    """Arguments of `generate`, `as_completed` and `stream`: `RequestOptions` and these."""
-
-    max_num_seqs: int  # rows at a time, default 8
-    # "auto": each round's K from measured costs and acceptance, the default; a number: always that
-    # many, the default (4) of the paper's methods and schedules; 0: plain decoding
-    num_speculative_tokens: int | Literal["auto"]
-    max_num_speculative_tokens: int  # the most that "auto" drafts per row and round, default 8
-    # of a number: "constant" (default), or "adaptive": K follows each row's own acceptance
-    num_speculative_tokens_schedule: str
-    # a row stops drafting after a token that the draft finds less probable; default 0: never
-    assistant_confidence_threshold: float
-    max_num_batched_tokens: int  # tokens per target forward, default 512
-    max_model_len: int | None  # tokens per row; default: what the longest request needs
-    enable_prefix_caching: bool  # read once what prompts begin with in common, default True
-    observers: Sequence[Observer]
-    debug: bool  # check every invariant in every round
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +43,7 @@ class Job:
     requests: list[Request]
     plan: Blueprint
     engine: Engine
+    auditor: Auditor | None = None
 
 
 def load(
@@ -261,22 +244,25 @@ class Pair:
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[Result]:
         """Each result as soon as its row finishes; `result.index` says which prompt it is."""
-        return self._reporter(options).results(self._run(prompts, options))
+        job = self.prepare(prompts, **options)
+        return self._reporter(options, job.auditor).results(self._run(job))
 
     def stream(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> Iterator[StreamEvent]:
         """Tokens of every row as they are committed; the last event of a row has its result."""
-        return self._reporter(options).events(self._run(prompts, options))
-
-    def _run(self, prompts: Sequence[Prompt], options: Options) -> Iterator[list[Commit]]:
         job = self.prepare(prompts, **options)
+        return self._reporter(options, job.auditor).events(self._run(job))
+
+    def _run(self, job: Job) -> Iterator[list[Commit]]:
         for request in job.requests:
             job.engine.add(request)
         return self._use.rounds(job.engine.run())
 
-    def _reporter(self, options: Options) -> Reporter:
+    def _reporter(self, options: Options, auditor: Auditor | None = None) -> Reporter:
+        audit = {} if auditor is None else {"audit": self._use.beside(auditor.check)}
         return Reporter(
+            **audit,
             tokenizer=self.tokenizer,
             mode=self._mode(options),
             numerics=self.numerics,
@@ -291,7 +277,19 @@ class Pair:
             self._resolve()
         requests = self._use.alone(lambda: self._requests(prompts, options))
         plan = self._blueprint(requests, options)
-        return Job(requests, plan, assemble(plan))
+        auditor = self._auditor(plan, options)
+        if auditor is None:
+            return Job(requests, plan, assemble(plan))
+        plan = replace(plan, observers=(*plan.observers, auditor))
+        return Job([auditor.watch(r) for r in requests], plan, assemble(plan), auditor)
+
+    def _auditor(self, plan: Blueprint, options: Options) -> Auditor | None:
+        share = checked_share(options.get("audit", 0.0))
+        if not share:
+            return None
+        dtype = str(self._target.dtype).removeprefix("torch.")
+        engine = assemble(plan.plain())
+        return Auditor(share=share, engine=engine, numerics=self.numerics, dtype=dtype)
 
     def _requests(self, prompts: Sequence[Prompt], options: Options) -> list[Request]:
         if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], (int, dict))):

@@ -29,5 +29,9 @@ class NumericsError(DraftproofError, RuntimeError):
     """`numerics="exact"` cannot be promised here; the message names the operation."""
 
 
+class AuditError(DraftproofError, RuntimeError):
+    """An audited output is not what the target alone writes: a bug in draftproof; report it."""
+
+
 class InvariantError(DraftproofError, AssertionError):
     """An internal invariant is broken: a bug in draftproof, never a user's mistake."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,11 @@ from draftproof.batch import Row
 from draftproof.engine.engine import Commit
 from draftproof.logprobs import describe
 from draftproof.text import Detokenizer, decode
-from draftproof.types import Result, StreamEvent, TokenLogprob, TopLogprobs
+from draftproof.types import Audit, Result, StreamEvent, TokenLogprob, TopLogprobs
+
+
+def _unaudited(row: Row) -> None:
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +27,7 @@ class Reporter:
     tokenizer:   None leaves out all text
     mode:        "speculative", or "plain: <reason>"
     vocab_size, device: of the target's logits
+    audit:       what an audit finds of a row that has ended, None where it was not chosen
     """
 
     tokenizer: Any
@@ -31,6 +36,7 @@ class Reporter:
     executor: str
     vocab_size: int
     device: torch.device
+    audit: Callable[[Row], Audit | None] = _unaudited
 
     def results(self, rounds: Iterable[list[Commit]]) -> Iterator[Result]:
         """Each row's result in the round in which it ends."""
@@ -87,6 +93,7 @@ class Reporter:
             prompt_logprobs=self._prompt_logprobs(row),
             scores=self._joined(settings.output_scores, outputs.scores),
             logits=self._joined(settings.output_logits, outputs.logits),
+            audited=self.audit(row),
         )
 
     def _logprobs(

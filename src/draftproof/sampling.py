@@ -59,6 +59,7 @@ class Settings:
     logits_processor:    called for one row and one position at a time, see `verifiers`
     logprobs:            log-probabilities of the raw logits: the emitted token's and the top n's
     output_scores, output_logits: keep the processed scores and the raw logits, [V] per token
+    output_checksums: keep a checksum of the raw logits' bits per token, for audits
 
     Raises InputError when a number is out of range or a stop string is empty.
     """
@@ -86,6 +87,7 @@ class Settings:
     prompt_logprobs: int | None = None
     output_scores: bool = False
     output_logits: bool = False
+    output_checksums: bool = False
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -127,7 +129,12 @@ class Settings:
     @property
     def recorded(self) -> bool:
         """Whether anything is to be kept of each emitted token besides its id."""
-        return self.output_scores or self.output_logits or self.logprobs is not None
+        return (
+            self.output_scores
+            or self.output_logits
+            or self.output_checksums
+            or self.logprobs is not None
+        )
 
 
 # name -> (allowed, what is allowed)

@@ -115,12 +115,14 @@ class Outputs:
     scores, logits:   [n, V] float32 per piece
     logprobs:         of the emitted tokens
     prompt_logprobs:  of the prompt's tokens but the first
+    checksums:        [n] int64 per piece, of the raw logits' bits
     """
 
     scores: list[Tensor] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     logprobs: list[TopLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TopLogprobs] = field(default_factory=list)
+    checksums: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -222,6 +224,65 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowRound:
+    """What one round did to one row.
+
+    kv_len:      cached target tokens before the round
+    fed:         tokens fed to the target (a prompt chunk, or 1 + drafted)
+    drafts:      the draft tokens
+    target_ids:  the target's own token after each scored position, [len(drafts) + 1]
+    accepted:    accepted draft tokens, before stopping cut the block
+    emitted:     tokens committed, after the cut
+    """
+
+    index: int
+    slot: int
+    kv_len: int
+    fed: int
+    drafts: tuple[int, ...]
+    target_ids: tuple[int, ...]
+    accepted: int
+    emitted: tuple[int, ...]
+    finish_reason: FinishReason | None
+
+
+class AuditOutcome(StrEnum):
+    """What came of decoding a request again, plain and alone."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    NEAR_TIE = "near tie"
+    NOT_AUDITABLE = "not auditable"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audit:
+    """What an audit of one request found.
+
+    position:  first new token that differs, counted from 0
+    reason:    what differs, or why the request cannot be audited
+    prompt, expected: of a difference: ids of the prompt and of the plain run up to it
+    rounds:    of a difference: the row's transcript
+    """
+
+    outcome: AuditOutcome
+    position: int | None = None
+    reason: str | None = None
+    prompt: tuple[int, ...] = ()
+    expected: tuple[int, ...] = ()
+    rounds: tuple[RowRound, ...] = ()
+
+    def __str__(self) -> str:
+        """As it stands in files: `equal`, `different(7)`, `near tie(7)`, `not auditable`."""
+        return self.outcome if self.position is None else f"{self.outcome}({self.position})"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the output is not what the target alone would have written."""
+        return self.outcome is AuditOutcome.DIFFERENT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """One finished request.
 
@@ -240,6 +301,7 @@ class Result:
     logprobs:       one per new token, where asked for
     prompt_logprobs: one per token of the prompt, None for the first, where asked for
     scores, logits: [new tokens, V] float32, processed and raw, where asked for
+    audited:        what an audit found, where `audit` chose this request
     """
 
     index: int
@@ -258,6 +320,7 @@ class Result:
     prompt_logprobs: list[TokenLogprob | None] | None = None
     scores: Tensor | None = None
     logits: Tensor | None = None
+    audited: Audit | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 import torch
 
-from draftproof.api import Options, Pair
+from draftproof.api import Pair
 from draftproof.bench.cells import FAULTY, Cell, method_of
 from draftproof.bench.clocks import DRAFT, PARTS, REST, Stopwatch, put_clocks_around, synchronised
 from draftproof.bench.workloads import Question, equal_lengths, poisson_arrivals, random_lengths
 from draftproof.engine.engine import Commit, Engine
 from draftproof.engine.methods import Method
 from draftproof.errors import DraftproofError
+from draftproof.options import Options
 from draftproof.types import SpecStats
 
 BUDGET = 2048  # tokens per forward

@@ -62,6 +62,13 @@ def open_journal(
     return journal
 
 
+def exit_of(run: Run) -> Exit:
+    """The exit code of a run that came to its end."""
+    if run.summary.mismatches:
+        return Exit.AUDIT
+    return Exit.FAILED if run.failed else Exit.OK
+
+
 def run_bulk(sink: Sink, task: Task, *, ordered: bool = False) -> Run:
     """Run to the end or to Ctrl-C, and say on stderr how far it came."""
     run = Run(total=task.survey.total)

@@ -21,6 +21,7 @@ class Exit(IntEnum):
     OK = 0
     FAILED = 1  # the command ran, and some lines failed or some tokens differ
     USAGE = 2  # nothing could be done as asked
+    AUDIT = 4  # an audited output is not what the target alone writes
     CRASHED = 70  # an error of this program (EX_SOFTWARE of sysexits.h); never a verdict
     INTERRUPTED = 130  # Ctrl-C, as shells count it
 

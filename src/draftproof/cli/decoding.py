@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from draftproof.cli import loading
 from draftproof.cli.console import note
 from draftproof.cli.inputs import Item
-from draftproof.cli.options import DecodingOptions, ModelOptions
+from draftproof.cli.options import EVIDENCE, DecodingOptions, ModelOptions
 from draftproof.cli.progress import Meter, ProgressBar
 from draftproof.cli.sinks import Sink
 from draftproof.cli.summary import Summary
@@ -38,6 +39,8 @@ class Task:
     names:     of the model, as lines may call it
     seed:      what the seeds of sampled requests derive from that have none of their own
     unique:    whether two lines may not have one custom_id
+    audit:     share of requests that are decoded again and compared
+    evidence:  folder for what a failed audit found
     """
 
     survey: Survey
@@ -48,6 +51,8 @@ class Task:
     names: Collection[str]
     seed: int
     unique: bool = False
+    audit: float = 0.0
+    evidence: Path = EVIDENCE
 
 
 @dataclass(kw_only=True, slots=True)
@@ -204,8 +209,10 @@ def _decode(pair: Pair, batch: _Batch, sink: Sink, task: Task, run: Run, bar: Pr
     results: dict[int, list[Result]] = {}
     bar.meter.begin(_budgets(batch.works))
     keywords: dict[str, Any] = {**options, **task.decoding.engine()}
-    for result in pair.as_completed(prompts, **keywords, observers=[bar]):
+    for result in pair.as_completed(prompts, **keywords, audit=task.audit, observers=[bar]):
         run.summary.add(result)
+        if result.audited is not None and result.audited.failed:
+            _keep_evidence(result, task, run)
         place = owners[result.index]
         results.setdefault(place, []).append(result)
         open_rows[place] -= 1
@@ -214,6 +221,19 @@ def _decode(pair: Pair, batch: _Batch, sink: Sink, task: Task, run: Run, bar: Pr
             item, work = batch.items[place], batch.works[place]
             sink.write(item, task.records.done(item, work, ready))
             run.finished += 1
+
+
+def _keep_evidence(result: Result, task: Task, run: Run) -> None:
+    """At once, so that a run that dies later has it too."""
+    from draftproof.cli.evidence import keep_evidence
+
+    assert result.audited is not None
+    keep_evidence(run.summary.mismatches, run.settings, task.evidence)
+    note(
+        f"AUDIT FAILED: new token {result.audited.position} is not what the target alone writes "
+        f"({result.audited.reason}); evidence in {task.evidence}",
+        style="bold red",
+    )
 
 
 def _budgets(works: Sequence[Work]) -> list[int]:

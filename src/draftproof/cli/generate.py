@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from draftproof.cli import options as opt
-from draftproof.cli.bulk import open_journal, refuse_same, run_bulk, served_names
-from draftproof.cli.console import Exit, reports_errors, show_log
+from draftproof.cli.bulk import exit_of, open_journal, refuse_same, run_bulk, served_names
+from draftproof.cli.console import reports_errors, show_log
 from draftproof.cli.decoding import Run, Task
 from draftproof.cli.inputs import open_source
 from draftproof.cli.journal import new_meta
@@ -68,6 +68,8 @@ def command(
     executor: opt.Executor = "torch",
     draft_executor: opt.DraftExecutor = None,
     executor_option: opt.ExecutorOption = None,
+    audit: opt.Audit = 0.0,
+    audit_evidence: opt.AuditEvidence = opt.EVIDENCE,
     json: opt.JsonFlag = False,
 ) -> None:
     """Continue prompts from the command line, a file, a folder or stdin.
@@ -79,7 +81,7 @@ def command(
     of lines without. Without any temperature a line is decoded greedily.
 
     Exit codes: 0 all done, 1 some lines could not be used, 2 nothing could be done as asked,
-    130 interrupted.
+    4 an audited output is not what the target alone writes, 130 interrupted.
     """
     show_log()
     models = opt.ModelOptions(
@@ -125,6 +127,7 @@ def command(
     )
     with open_source(prompt, input, chat=chat, labels=label or ()) as source:
         task = _task(survey(source), models, decoding, served_model_name, meta)
+        task = replace(task, audit=audit, evidence=audit_evidence)
         if output is None:
             run = run_bulk(OrderedPrinter(task.survey.total, as_json=json), task)
         else:
@@ -157,7 +160,7 @@ def _task(
 def _end(run: Run, *, summary: bool) -> None:
     if summary:
         typer.echo(dumps(run.as_dict()))
-    raise typer.Exit(Exit.FAILED if run.failed else Exit.OK)
+    raise typer.Exit(exit_of(run))
 
 
 def _refuse_mistakes(

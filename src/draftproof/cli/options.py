@@ -197,6 +197,22 @@ MaxNumSpeculativeTokens = Annotated[
 MaxNumBatchedTokens = Annotated[
     int, typer.Option("--max-num-batched-tokens", min=1, help="Most tokens fed in one round.")
 ]
+Audit = Annotated[
+    float,
+    typer.Option(
+        "--audit",
+        min=0,
+        max=1,
+        help="Share of requests that are decoded again, plain and alone, and compared.",
+    ),
+]
+AuditEvidence = Annotated[
+    Path,
+    typer.Option(
+        "--audit-evidence", help="Folder for what a failed audit found; `replay` reads it."
+    ),
+]
+EVIDENCE = Path("draftproof-audit")
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 

@@ -75,6 +75,8 @@ def _choice(work: Work, index: int, result: Result) -> dict[str, Any]:
         "seed": result.seed,
         "stats": result.stats.as_dict(),
     }
+    if result.audited is not None:
+        choice["audited"] = str(result.audited)
     if result.logprobs is not None:
         choice["logprobs"] = logprobs(work, index, result)
     return choice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from draftproof.cli import options as opt
-from draftproof.cli.bulk import open_journal, refuse_same, run_bulk, served_names
-from draftproof.cli.console import Exit, reports_errors, show_log
+from draftproof.cli.bulk import exit_of, open_journal, refuse_same, run_bulk, served_names
+from draftproof.cli.console import reports_errors, show_log
 from draftproof.cli.decoding import Task
 from draftproof.cli.inputs import open_source
 from draftproof.cli.journal import new_meta
@@ -50,6 +51,8 @@ def command(
     executor: opt.Executor = "torch",
     draft_executor: opt.DraftExecutor = None,
     executor_option: opt.ExecutorOption = None,
+    audit: opt.Audit = 0.0,
+    audit_evidence: opt.AuditEvidence = opt.EVIDENCE,
     json: opt.JsonFlag = False,
 ) -> None:
     """Answer an OpenAI batch file, for /v1/completions and /v1/chat/completions.
@@ -58,7 +61,7 @@ def command(
     request without a seed gets one that derives from its line, and the answer tells it.
 
     Exit codes: 0 all done, 1 some requests were refused, 2 nothing could be done as asked,
-    130 interrupted.
+    4 an audited output is not what the target alone writes, 130 interrupted.
     """
     show_log()
     models = opt.ModelOptions(
@@ -91,10 +94,11 @@ def command(
         task = _task(survey(source), models, decoding, names, meta)
         journal = open_journal(output_file, meta, task, resume=resume, overwrite=overwrite)
         task = _task(task.survey, models, decoding, names, journal.meta)
+        task = replace(task, audit=audit, evidence=audit_evidence)
         run = run_bulk(journal, task, ordered=ordered)
     if json:
         typer.echo(dumps(run.as_dict()))
-    raise typer.Exit(Exit.FAILED if run.failed else Exit.OK)
+    raise typer.Exit(exit_of(run))
 
 
 def _task(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ class Summary:
     stats: SpecStats = field(default_factory=SpecStats)
     modes: set[str] = field(default_factory=set)
     numerics: set[str] = field(default_factory=set)
+    audits: Counter[str] = field(default_factory=Counter)
+    mismatches: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
         """Count one result."""
@@ -27,6 +30,10 @@ class Summary:
         self.stats += result.stats
         self.modes.add(result.mode)
         self.numerics.add(result.numerics)
+        if result.audited is not None:
+            self.audits[result.audited.outcome] += 1
+            if result.audited.failed:
+                self.mismatches.append(result)
 
     @property
     def tokens_per_second(self) -> float:
@@ -43,6 +50,7 @@ class Summary:
             "mode": ", ".join(sorted(self.modes)),
             "numerics": ", ".join(sorted(self.numerics)),
             "stats": self.stats.as_dict(),
+            **({"audits": dict(self.audits)} if self.audits else {}),
         }
 
     def sentence(self) -> str:
@@ -57,6 +65,9 @@ class Summary:
             words.append(f"mean acceptance length {self.stats.mean_acceptance_length:.2f}")
         words += [f"mode {', '.join(sorted(self.modes))}"] if self.modes else []
         words += [f"numerics {', '.join(sorted(self.numerics))}"] if self.numerics else []
+        if self.audits:
+            counts = ", ".join(f"{count} {name}" for name, count in sorted(self.audits.items()))
+            words.append(f"audits: {counts}")
         return ", ".join(words)
 
 

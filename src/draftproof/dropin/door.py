@@ -6,14 +6,15 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from draftproof.api import Options, Pair
+from draftproof.api import Pair
 from draftproof.auto_k.options import AUTO
 from draftproof.dropin.processors import Context, for_rows, read
 from draftproof.dropin.returning import Columns, returned
-from draftproof.errors import InputError, UnsupportedArgumentError
+from draftproof.errors import AuditError, InputError, UnsupportedArgumentError
 from draftproof.executors.choice import bind_and_keep
 from draftproof.hf import BoundModel, further_criteria, generate_arguments
 from draftproof.hf.capability import refuse_virtual_tokens
+from draftproof.options import Options
 from draftproof.sampling import as_ids
 from draftproof.types import Result
 
@@ -55,6 +56,7 @@ def custom_generate(
     numerics: str = "auto",
     seed: int | None = None,
     coupling: str | None = None,
+    audit: float = 0.0,
     **model_kwargs: Any,
 ) -> Any:
     """Batched speculative decoding behind transformers' `generate`, for any batch size.
@@ -66,10 +68,12 @@ def custom_generate(
     max_num_seqs:     rows decoded at a time; default: the whole batch
     seed, coupling:   of sampled rows, see `RequestOptions`; without a seed torch's global
                       generator decides, as in `generate`
+    audit:            share of rows decoded again, plain and alone, and compared
 
     Returns what `generate` returns: [B, L + longest] ids, finished rows padded with the pad id, or
     a `GenerateDecoderOnlyOutput` with `return_dict_in_generate=True`.
-    Raises UnsupportedArgumentError, by name, for whatever would change the output and is not done,
+    Raises AuditError after decoding when an audited row is not what the target alone writes, and
+    UnsupportedArgumentError, by name, for whatever would change the output and is not done,
     UnsupportedModelError for virtual tokens that an adapter puts in front of prompts.
     """
     refuse_virtual_tokens(model)
@@ -90,6 +94,7 @@ def custom_generate(
         "seed": seed,
         "coupling": coupling,
         "max_num_seqs": max_num_seqs or len(rows),
+        "audit": audit,
     }
     lookup = getattr(generation_config, "max_matching_ngram_size", None) or 2
     pair = _pair(model, draft, numerics, lookup)
@@ -116,7 +121,19 @@ def _run(pair: Pair, prompts: list[list[int]], options: Options, columns: Column
         if event.result is not None:
             results[row] = event.result
     columns.end()
-    return [results[row] for row in sorted(results)]
+    ordered = [results[row] for row in sorted(results)]
+    _refuse_failed_audits(ordered)
+    return ordered
+
+
+def _refuse_failed_audits(results: list[Result]) -> None:
+    for row, result in enumerate(results):
+        audit = result.audited
+        if audit is not None and audit.failed:
+            raise AuditError(
+                f"row {row}: new token {audit.position} is not what the target alone writes "
+                f"({audit.reason})"
+            )
 
 
 def _refuse(config: Any, model_kwargs: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from draftproof.batch import Batch
@@ -96,6 +96,21 @@ class Blueprint:
             return model.kv_bytes(self.pool, capacity)
         slots = self.method.slots(capacity, self.num_speculative_tokens)
         return kv_bytes(model, self.pool, shapes.view_of(slots))
+
+    def plain(self) -> Blueprint:
+        """The same target without drafts, neighbours and copied prefixes: what audits run."""
+        return replace(
+            self,
+            draft=None,
+            max_num_seqs=1,
+            max_requests=1,
+            num_speculative_tokens=0,
+            schedule=CONSTANT,
+            observers=(),
+            debug=False,
+            method=Method(),
+            shares_prefixes=False,
+        )
 
     @property
     def limits(self) -> Limits:

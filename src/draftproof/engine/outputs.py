@@ -25,6 +25,13 @@ def top_logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> TopLogpro
     return TopLogprobs(chosen=chosen[:, 0], rank=rank, ids=best.indices, values=best.values)
 
 
+def checksums(logits: Tensor) -> Tensor:
+    """A number per position in which every bit of its logits counts, [n, V] -> [n] int64."""
+    bits = logits.to(torch.float32).view(torch.int32).to(torch.int64)
+    odd = torch.arange(1, 2 * bits.shape[-1], 2, dtype=torch.int64, device=bits.device)
+    return (bits * odd).sum(-1)
+
+
 def evidence_of(
     plan: Plan, drafts: Drafts, logits: Tensor, scores: Tensor | None
 ) -> dict[int, Evidence]:
@@ -51,6 +58,8 @@ def record(row: Row, emitted: Sequence[int], logits: Tensor, scores: Tensor) -> 
         outputs.scores.append(scores.to(torch.float32, copy=True))
     if settings.output_logits:
         outputs.logits.append(logits.to(torch.float32, copy=True))
+    if settings.output_checksums:
+        outputs.checksums.append(checksums(logits))
     if settings.logprobs is not None:
         outputs.logprobs.append(top_logprobs(logits, emitted, settings.logprobs))
 

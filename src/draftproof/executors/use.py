@@ -13,6 +13,7 @@ from draftproof.errors import InputError
 from draftproof.executors.choice import refresh
 from draftproof.hf import BoundModel, Change, Watch
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -74,6 +75,10 @@ class ModelUse:
         """Run what may not run beside a round, such as encoding with the same tokenizer."""
         with self._lock:
             return work()
+
+    def beside(self, work: Callable[[S], T]) -> Callable[[S], T]:
+        """The same function, run while no thread runs a round of this pair."""
+        return lambda given: self.alone(lambda: work(given))
 
     def _refuse_closed(self) -> None:
         if self.closed:

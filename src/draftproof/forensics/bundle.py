@@ -8,7 +8,7 @@ candidate.jsonl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,31 @@ class Bundle:
 
 def write(examination: Examination, folder: Path) -> None:
     """Write the folder; files of an earlier bundle in it are replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
     lab = examination.lab
-    content = {"report": examination.as_dict(), "inquiry": asdict(lab.inquiry)}
-    (folder / "bundle.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     forks = {fork.row: fork.divergence.position for fork in examination.diagnosis.forks}
-    for name, run in (("reference", lab.expected), ("candidate", lab.found)):
-        rows = zip(lab.inquiry.tasks, run.answers, strict=True)
-        lines = [json.dumps(_answer(answer, forks.get(task.index))) for task, answer in rows]
+    write_rows(examination.as_dict(), lab.inquiry, lab.expected, lab.found, folder, forks)
+
+
+def write_rows(
+    report: dict[str, Any],
+    inquiry: Inquiry,
+    expected: Run,
+    found: Run,
+    folder: Path,
+    forks: Mapping[int, int] | None = None,
+) -> None:
+    """Write the folder from what both sides answered.
+
+    forks: position of the first difference by row, around which scores are kept
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"report": {"schema": SCHEMA, **report}, "inquiry": asdict(inquiry)}
+    (folder / "bundle.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    for name, run in (("reference", expected), ("candidate", found)):
+        rows = zip(inquiry.tasks, run.answers, strict=True)
+        lines = [
+            json.dumps(_answer(answer, (forks or {}).get(task.index))) for task, answer in rows
+        ]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -5,7 +5,14 @@ processed distribution, with the same random numbers, as the token it is compare
 """
 
 from draftproof.processing.best import best
-from draftproof.processing.noise import Draw, exponential, race, stream_key, uniform
+from draftproof.processing.noise import (
+    Draw,
+    exponential,
+    position_key,
+    race,
+    stream_key,
+    uniform,
+)
 from draftproof.processing.penalties import forbid_early_eos
 from draftproof.processing.pipeline import OWN, PENALTIES, WARPERS, align, choose, keys, run
 from draftproof.processing.positions import Positions
@@ -22,6 +29,7 @@ __all__ = [
     "exponential",
     "forbid_early_eos",
     "keys",
+    "position_key",
     "race",
     "run",
     "stream_key",

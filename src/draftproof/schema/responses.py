@@ -151,6 +151,8 @@ def _calls(calls: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
 def _common(work: Work, result: Result) -> dict[str, Any]:
     """What a choice says beyond OpenAI's fields."""
     more: dict[str, Any] = {"seed": result.seed, "stats": result.stats.as_dict()}
+    if result.audited is not None:
+        more["audited"] = str(result.audited)
     return more | ({"token_ids": result.token_ids} if work.request.return_token_ids else {})
 
 
