@@ -28,7 +28,7 @@ export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fallbacks test-wheel coverage test-real test-versions test-newest selftest check format docs bench clean
+.PHONY: help setup demo test test-fallbacks test-wheel coverage test-real test-versions test-newest selftest selftest-generated check format docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-real: $(VENV)/.installed-dev  ## the tests on real weights (DRAFTPROOF_MODE
 
 selftest: $(VENV)/.installed-dev  ## inject every known fault and see that the forensics name it
 	$(BIN)/draftproof forensics-selftest --quick
+
+selftest-generated: $(VENV)/.installed-dev  ## examine faults drawn at random, and correct configurations
+	$(BIN)/draftproof forensics-selftest --generated 132 --seed 0 --held-out --correct 400
 
 check: $(VENV)/.installed-dev  ## lint, formatting, types, documentation
 	$(BIN)/ruff check .

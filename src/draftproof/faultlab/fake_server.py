@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -135,6 +135,12 @@ class RequestBatcher:
             one.done.set()
 
 
+def place_of(prompt: Sequence[int]) -> int:
+    """By which the rows of a batch are ordered: threads bring them in any order, and prompts are
+    told apart by their tokens."""
+    return sum(prompt) * 1000 + len(prompt)
+
+
 def _alike(batch: list[_Waiting]) -> list[list[_Waiting]]:
     """Those that end by the same rules, each in the order of their prompts' numbers, whatever the
     order the connections came in."""
@@ -174,8 +180,7 @@ def _handler(
                 self._send(server_fault(number, _scored(batcher, body["prompt"])))
                 return
             prompt, seed, rules = read(self.path, body)
-            # prompts are told apart by their tokens: rows keep an order that threads do not change
-            index = sum(prompt) * 1000 + len(prompt) if seed is None else seed
+            index = place_of(prompt) if seed is None else seed
             answer = batcher.ask(Task(index=index, prompt=tuple(prompt)), rules)
             text = json.dumps(write(self.path, answer, decode)).encode()
             self._send(

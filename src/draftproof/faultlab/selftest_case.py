@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from draftproof.forensics.causes import diagnose
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.subjects.base import Inquiry, Subject
-from draftproof.forensics.verdicts import Cause, Kind
+from draftproof.forensics.verdicts import Cause, Finding, Kind
 
 FALSE_ALARMS = (Cause.BUG, Cause.HARNESS, Cause.UNDECIDED)
 
@@ -36,6 +36,12 @@ class Case:
         return self.cause is Cause.BUG and self.found is self.expected
 
 
+def finding_of(reference: Subject, candidate: Subject, inquiry: Inquiry) -> tuple[Finding, bool]:
+    """The verdict on a run, and whether any row differs."""
+    diagnosis = diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry))
+    return diagnosis.finding, bool(diagnosis.forks)
+
+
 def examined(
     *,
     name: str,
@@ -47,7 +53,7 @@ def examined(
 ) -> Case:
     """Examine, and keep what it was taken for."""
     started = time.perf_counter()
-    found = diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry)).finding
+    found, _ = finding_of(reference, candidate, inquiry)
     return Case(
         name=name,
         scenario=scenario,

@@ -16,12 +16,17 @@ BEGIN, END = "<!-- selftest: begin -->", "<!-- selftest: end -->"
 
 def rewrite(page: Path, result: SelfTest) -> None:
     """Replace what stands between the marks. Raises InputError when they are missing."""
+    between(page, BEGIN, END, tables(result))
+
+
+def between(page: Path, begin: str, end: str, content: str) -> None:
+    """Replace what stands between two marks of a page. Raises InputError without them."""
     text = page.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise InputError(f"{page}: expected one {BEGIN} and one {END}")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{tables(result)}\n\n{END}{after}", encoding="utf-8")
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise InputError(f"{page}: expected one {begin} and one {end}")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n\n{content}\n\n{end}{after}", encoding="utf-8")
 
 
 def tables(result: SelfTest) -> str:
