@@ -55,8 +55,10 @@ def test_half_of_the_operators_is_held_out_by_a_fixed_rule() -> None:
     assert families - {one.family for one in shown} == families - {one.family for one in hidden}
 
 
-def test_every_operator_has_right_names_and_none_is_right_and_useful() -> None:
+def test_every_operator_has_right_names_and_all_of_them_exist() -> None:
+    known = {kind.value for kind in Kind} | {Cause.HARNESS.value}
     for operator in OPERATORS:
+        assert operator.right | operator.useful <= known, operator.name
         assert operator.right, operator.name
         assert operator.whens, operator.name
         assert not operator.right & {"exact", "numeric", "undecided"}, operator.name
