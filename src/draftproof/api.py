@@ -28,11 +28,11 @@ from draftproof.executors.choice import (
 from draftproof.executors.use import ModelUse
 from draftproof.hf import Change, load_tokenizer
 from draftproof.numerics.shapes import FAST
-from draftproof.options import Options
+from draftproof.options import Options, given
 from draftproof.requests import make_requests
 from draftproof.results import Reporter
-from draftproof.sampling import as_ids
-from draftproof.text import Prompt, decode, encode, require_same_vocabulary
+from draftproof.sampling import as_ids, whole_number
+from draftproof.text import Prompt, as_prompts, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
 
 
@@ -261,7 +261,9 @@ class Pair:
 
     def _reporter(self, options: Options, auditor: Auditor | None = None) -> Reporter:
         audit = {} if auditor is None else {"audit": self._use.beside(auditor.check)}
+        limit = getattr(self._draft, "max_positions", None)
         return Reporter(
+            draft_limit=limit,
             **audit,
             tokenizer=self.tokenizer,
             mode=self._mode(options),
@@ -273,6 +275,7 @@ class Pair:
 
     def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> Job:
         """The engine that `generate` would run and its requests, for whoever drives it himself."""
+        options = given(options)
         if self._use.update() is Change.STRUCTURE:
             self._resolve()
         requests = self._use.alone(lambda: self._requests(prompts, options))
@@ -292,8 +295,7 @@ class Pair:
         return Auditor(share=share, engine=engine, numerics=self.numerics, dtype=dtype)
 
     def _requests(self, prompts: Sequence[Prompt], options: Options) -> list[Request]:
-        if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], (int, dict))):
-            raise InputError("generate takes a list of prompts; wrap a single prompt in a list")
+        prompts = as_prompts(prompts)
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             raise UnsupportedArgumentError(f"unknown option {', '.join(sorted(unknown))}")
@@ -315,13 +317,15 @@ class Pair:
             raise InputError(f"prompt {index}: {error}") from error
 
     def _blueprint(self, requests: Sequence[Request], options: Options) -> Blueprint:
-        rows = _positive("max_num_seqs", options.get("max_num_seqs", 8))
+        rows = whole_number("max_num_seqs", options.get("max_num_seqs", 8), 1)
         name = options.get("num_speculative_tokens_schedule")
         default = default_k(name, anchored=self._method.anchored)
         wish = options.get("num_speculative_tokens", default)
         most = options.get("max_num_speculative_tokens", 8)
         drafted, schedule = drafting(wish, name, most, self.auto_k)
-        budget = _positive("max_num_batched_tokens", options.get("max_num_batched_tokens", 512))
+        budget = whole_number(
+            "max_num_batched_tokens", options.get("max_num_batched_tokens", 512), 1
+        )
         return Blueprint(
             target=self._target,
             draft=self._draft,
@@ -346,6 +350,8 @@ class Pair:
 
         The last token of a row is never cached.
         """
+        if wanted is not None:
+            wanted = whole_number("max_model_len", wanted, 1)
         longest = max((len(r.prompt) + r.settings.max_new_tokens - 1 for r in requests), default=1)
         limits = [n for n in (longest, wanted, self.max_model_len) if n is not None]
         for request in requests:
@@ -370,12 +376,6 @@ class Pair:
 def _choose(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise UnsupportedArgumentError(f"{name}={value!r}; choose one of {', '.join(allowed)}")
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{name} must be 1 or more, got {value}")
-    return value
 
 
 def _resolve_method(method: str | Method, options: dict[str, Any] | None) -> Method:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 from draftproof.engine.events import Observer
 from draftproof.requests import RequestOptions
@@ -27,3 +27,13 @@ class Options(RequestOptions, total=False):
     observers: Sequence[Observer]
     debug: bool  # check every invariant in every round
     audit: float  # share of requests decoded again, plain and alone, and compared, default 0
+
+
+# settings of requests may be None for a reason: no eos, no stop strings
+NONE_IS_A_VALUE = RequestOptions.__annotations__.keys()
+
+
+def given(options: Options) -> Options:
+    """The options without those of the call that are None, which means their default."""
+    kept = {k: v for k, v in options.items() if v is not None or k in NONE_IS_A_VALUE}
+    return cast(Options, kept)

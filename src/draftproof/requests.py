@@ -15,7 +15,7 @@ from draftproof.batch import Request
 from draftproof.callables import bound, own_callables
 from draftproof.errors import InputError, UnsupportedArgumentError
 from draftproof.processing import stream_key
-from draftproof.sampling import Coupling, Ids, Settings, as_ids, as_strings
+from draftproof.sampling import Coupling, Ids, Settings, as_ids, as_strings, whole_number
 
 
 class RequestOptions(TypedDict, total=False):
@@ -93,8 +93,7 @@ def _request(origin: int, prompt: list[int], settings: Settings, sequence: int) 
 
 def _checked_counts(counts: Sequence[int], settings: Sequence[Settings]) -> Sequence[int]:
     for origin, (count, setting) in enumerate(zip(counts, settings, strict=True)):
-        if count < 1:
-            raise InputError(f"num_return_sequences must be 1 or more, got {count}")
+        whole_number("num_return_sequences", count, 1)
         if count > 1 and not setting.sampled:
             raise InputError(
                 f"num_return_sequences={count} for prompt {origin}, which is decoded greedily: all "
@@ -179,6 +178,8 @@ def _settings(given: dict[str, Any]) -> Settings:
         given[name] = _flat(given.get(name, ()))
     filters = any(given.get(n) is not None for n in ("temperature", "top_k", "top_p", "min_p"))
     given.setdefault("do_sample", filters)
+    if "seed" in given:
+        given["seed"] = whole_number("seed", given["seed"])
     default = Coupling.SEEDED if "seed" in given else Coupling.REJECTION
     settings = Settings(**given | {"coupling": _coupling(given.get("coupling", default))})
     if settings.sampled and "seed" not in given:

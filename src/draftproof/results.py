@@ -27,6 +27,7 @@ class Reporter:
     tokenizer:   None leaves out all text
     mode:        "speculative", or "plain: <reason>"
     vocab_size, device: of the target's logits
+    draft_limit: context of the draft model, None where it has none
     audit:       what an audit finds of a row that has ended, None where it was not chosen
     """
 
@@ -36,6 +37,7 @@ class Reporter:
     executor: str
     vocab_size: int
     device: torch.device
+    draft_limit: int | None = None
     audit: Callable[[Row], Audit | None] = _unaudited
 
     def results(self, rounds: Iterable[list[Commit]]) -> Iterator[Result]:
@@ -85,7 +87,7 @@ class Reporter:
             prompt_len=len(request.prompt),
             num_cached_tokens=row.num_cached_tokens,
             stats=row.stats,
-            mode=self.mode,
+            mode=self._mode(row),
             numerics=self.numerics,
             executor=self.executor,
             seed=settings.seed if settings.sampled else None,
@@ -95,6 +97,12 @@ class Reporter:
             logits=self._joined(settings.output_logits, outputs.logits),
             audited=self.audit(row),
         )
+
+    def _mode(self, row: Row) -> str:
+        limit, length = self.draft_limit, len(row.request.prompt)
+        if limit is None or length < limit or not self.mode.startswith("speculative"):
+            return self.mode
+        return f"plain: the draft's context of {limit} tokens holds no prompt of {length}"
 
     def _logprobs(
         self, wish: int | None, pieces: Sequence[TopLogprobs], ids: Sequence[int]

@@ -6,6 +6,8 @@ Nothing here imports torch. How the settings act on logits is told in `processin
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -154,8 +156,38 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+WHOLE = {
+    "max_new_tokens",
+    "min_new_tokens",
+    "top_k",
+    "no_repeat_ngram_size",
+    "logprobs",
+    "prompt_logprobs",
+}
+
+
 def _check_numbers(settings: Settings) -> None:
     for name, (allowed, wording) in RANGES.items():
         value = getattr(settings, name)
-        if value is not None and (isinstance(value, (str, bytes)) or not allowed(value)):
+        if value is None:
+            continue
+        if name in WHOLE:
+            whole_number(name, value)
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not allowed(value):
             raise InputError(f"{name} must be {wording}, got {value!r}")
+
+
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """A whole number of any kind (numpy's too), and neither True nor 2.0.
+
+    Raises InputError, naming the option.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        found = operator.index(value)
+    except TypeError:
+        raise InputError(f"{name} must be a whole number, got {value!r}") from None
+    if least is not None and found < least:
+        raise InputError(f"{name} must be {least} or more, got {value!r}")
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +12,33 @@ Prompt = str | Sequence[int] | Sequence[dict[str, Any]]
 REPLACEMENT = "\ufffd"
 
 
+def as_prompts(prompts: Any) -> list[Prompt]:
+    """The prompts of a call as a list; whatever can be gone through once will do.
+
+    Raises InputError for a single prompt, and for what has no order.
+    """
+    if isinstance(prompts, (str, bytes, bytearray, Mapping)) or getattr(prompts, "ndim", 2) < 2:
+        raise InputError("generate takes a list of prompts; wrap a single prompt in a list")
+    if isinstance(prompts, Set):
+        raise InputError("generate takes a list of prompts, got a set, which has no order")
+    if not isinstance(prompts, Iterable):
+        raise InputError(f"generate takes a list of prompts, got {type(prompts).__name__}")
+    found = list(prompts)
+    if found and isinstance(found[0], (int, Mapping)):
+        raise InputError("generate takes a list of prompts; wrap a single prompt in a list")
+    return found
+
+
 def encode(tokenizer: Any, prompt: Prompt, vocab_size: int) -> list[int]:
     """Token ids of a string, of chat messages, or of ids given as they are.
 
     Raises InputError, naming what is wrong with the prompt.
     """
+    if prompt is None or isinstance(prompt, (bytes, bytearray, Mapping, Set)):
+        raise InputError(
+            f"got {type(prompt).__name__}; a prompt is a string, a list of token ids, or a list of "
+            "chat messages"
+        )
     if isinstance(prompt, str):
         ids = encode_text(_need(tokenizer, "a string"), prompt)
     elif _is_chat(prompt):
@@ -24,8 +46,10 @@ def encode(tokenizer: Any, prompt: Prompt, vocab_size: int) -> list[int]:
         ids = encode_text(tokenizer, text, add_special_tokens=False)
     elif hasattr(prompt, "tolist"):
         ids = prompt.tolist()
-    else:
+    elif isinstance(prompt, Iterable):
         ids = [*prompt]
+    else:
+        raise InputError(f"got {prompt!r}; a prompt is a string or a list")
     return checked_ids(ids, vocab_size)
 
 

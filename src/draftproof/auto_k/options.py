@@ -8,6 +8,7 @@ from draftproof.auto_k.auto import Auto
 from draftproof.auto_k.state import AutoKState
 from draftproof.engine.schedule import CONSTANT, Adaptive, Schedule
 from draftproof.errors import InputError, UnsupportedArgumentError
+from draftproof.sampling import whole_number
 
 AUTO: Literal["auto"] = "auto"
 FIXED = 4  # K where nothing was said and K must not be chosen
@@ -39,11 +40,9 @@ def drafting(
             raise UnsupportedArgumentError(
                 f'num_speculative_tokens={drafted!r}; give a number or "auto"'
             )
-        if most < 1:
-            raise InputError(f"max_num_speculative_tokens must be 1 or more, got {most}")
+        most = whole_number("max_num_speculative_tokens", most, 1)
         if schedule == "constant":
             raise InputError(f"{name}='constant' needs a number to keep to")
         return most, Adaptive() if schedule == "adaptive" else Auto(state=state)
-    if drafted < 0:
-        raise InputError(f"num_speculative_tokens must be 0 or more, got {drafted}")
+    drafted = whole_number("num_speculative_tokens", drafted, 0)
     return drafted, Adaptive() if schedule == "adaptive" else CONSTANT

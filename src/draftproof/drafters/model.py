@@ -117,7 +117,8 @@ class ModelDrafter:
             tokens = choose(logits, sheet.positions, drafting=True)
         else:
             tokens = best(logits)
-        sheet.write(step, tokens)
+        # a draft without a best token is any token: at worst it is rejected
+        sheet.write(step, tokens.clamp(min=0))
         if any(row.request.settings.drawn_from_draft for row in rows):
             sheet.remember(step, logits)
         if self.confidence_threshold > 0:

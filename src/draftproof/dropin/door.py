@@ -10,6 +10,7 @@ from draftproof.api import Pair
 from draftproof.auto_k.options import AUTO
 from draftproof.dropin.processors import Context, for_rows, read
 from draftproof.dropin.returning import Columns, returned
+from draftproof.dropin.settings import refuse_settings, warn_of_context
 from draftproof.errors import AuditError, InputError, UnsupportedArgumentError
 from draftproof.executors.choice import bind_and_keep
 from draftproof.hf import BoundModel, further_criteria, generate_arguments
@@ -28,19 +29,6 @@ DERIVED = {
     "num_logits_to_keep",
     "cache",
     "past_key_values",
-}
-# settings that change the text or the outputs and that are not implemented here
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "num_beams": (1, None),
-    "penalty_alpha": (None,),
-    "dola_layers": (None,),
-    "constraints": (None,),
-    "force_words_ids": (None,),
-    "guidance_scale": (None, 1.0),
-    "output_attentions": (False, None),
-    "output_hidden_states": (False, None),
-    "cache_implementation": (None, "dynamic", "dynamic_full"),
-    "token_healing": (False, None),
 }
 
 
@@ -98,6 +86,7 @@ def custom_generate(
     }
     lookup = getattr(generation_config, "max_matching_ngram_size", None) or 2
     pair = _pair(model, draft, numerics, lookup)
+    warn_of_context(pair.max_model_len, rows, options["max_new_tokens"])
     results = _run(pair, prompts, options, Columns(given["streamer"], len(rows), context.pad))
     return returned(input_ids, results, context.pad, generation_config)
 
@@ -137,10 +126,7 @@ def _refuse_failed_audits(results: list[Result]) -> None:
 
 
 def _refuse(config: Any, model_kwargs: dict[str, Any]) -> None:
-    for name, allowed in NEUTRAL.items():
-        value = getattr(config, name, None)
-        if value not in allowed:
-            raise UnsupportedArgumentError(f"{name}={value!r} is not supported by custom_generate")
+    refuse_settings(config)
     unknown = {name for name, value in model_kwargs.items() if value is not None} - DERIVED
     if unknown:
         raise UnsupportedArgumentError(

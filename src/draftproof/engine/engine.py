@@ -13,10 +13,11 @@ from draftproof.engine.events import Observer, RoundEvent, RowRound
 from draftproof.engine.outputs import Evidence, evidence_of, record, split_prompts
 from draftproof.engine.scheduler import Plan, Scheduler
 from draftproof.engine.stopping import Cut, Decode, cut
-from draftproof.errors import InvariantError
+from draftproof.errors import InvariantError, NumericsError
 from draftproof.executors.base import Executor
 from draftproof.phases import UNTIMED, Phase, RoundTimer
 from draftproof.prefixes import Prefixes
+from draftproof.processing import BROKEN
 from draftproof.types import Drafts, Verdict
 from draftproof.verifiers.base import Verifier
 
@@ -118,6 +119,8 @@ class Engine:
     def _apply(self, row: Row, fed: int, outcome: Outcome) -> list[int]:
         """Advance one row: append what is emitted, shorten both caches to what is true."""
         kept = outcome.offered
+        if BROKEN in kept:
+            raise_broken(row, row.generated + kept.index(BROKEN))
         if kept:
             decision = self._cut(row, kept)
             kept, row.finish_reason = kept[: decision.count], decision.reason
@@ -164,6 +167,21 @@ class Engine:
             if executor is not None:
                 executor.check()
                 executor.poison()
+
+
+def raise_broken(row: Row, position: int) -> None:
+    """Raise NumericsError: there is no token to choose."""
+    request = row.request
+    settings = request.settings
+    cause = (
+        "a logits processor or constraint may forbid every token"
+        if settings.processed
+        else ("the model's weights or the number format may overflow")
+    )
+    raise NumericsError(
+        f"prompt {request.origin}: all scores of new token {position} are -inf, or one is NaN: no "
+        f"token can be chosen; {cause}"
+    )
 
 
 def share(prefixes: Prefixes, batch: Batch) -> None:

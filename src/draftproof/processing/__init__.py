@@ -4,7 +4,7 @@ Shared by drafters and verifiers, which must not import each other: a draft is d
 processed distribution, with the same random numbers, as the token it is compared with.
 """
 
-from draftproof.processing.best import best
+from draftproof.processing.best import BROKEN, best, unbroken
 from draftproof.processing.noise import (
     Draw,
     exponential,
@@ -18,6 +18,7 @@ from draftproof.processing.pipeline import OWN, PENALTIES, WARPERS, align, choos
 from draftproof.processing.positions import Positions
 
 __all__ = [
+    "BROKEN",
     "OWN",
     "PENALTIES",
     "WARPERS",
@@ -33,5 +34,6 @@ __all__ = [
     "race",
     "run",
     "stream_key",
+    "unbroken",
     "uniform",
 ]

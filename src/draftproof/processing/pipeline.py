@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftproof.processing import own, penalties, warpers
-from draftproof.processing.best import best
+from draftproof.processing.best import best, unbroken
 from draftproof.processing.noise import Draw, exponential, position_key, race
 from draftproof.processing.positions import Positions
 from draftproof.sampling import Settings
@@ -94,8 +94,11 @@ def choose(scores: Tensor, positions: Positions, *, drafting: bool = False) -> T
 
 
 def _draw(scores: Tensor, picked: Sequence[int]) -> Tensor:
-    weights = (scores - scores.amax(-1, keepdim=True)).exp_()
-    return race(weights, exponential(picked, scores.shape[-1], scores.device))
+    highest = scores.amax(-1, keepdim=True)  # NaN where any score is
+    weights = (scores - highest).exp_()
+    tokens = race(weights, exponential(picked, scores.shape[-1], scores.device))
+    finite = torch.where(highest < torch.inf, highest, -torch.inf)
+    return unbroken(tokens, finite[:, 0])
 
 
 def align(logits: Tensor, vocab_size: int) -> Tensor:

@@ -10,12 +10,18 @@ from torch import Tensor
 
 from draftproof.processing.positions import Positions
 
+COLDEST = 1e-30  # temperatures below it may divide a score to infinity
+TINY = torch.finfo(torch.float32).tiny  # what a temperature below it would become is 0
 NUCLEUS = 512  # tokens looked at before a whole vocabulary is sorted
 
 
 def apply_temperature(scores: Tensor, positions: Positions) -> Tensor:
-    """Divide by the temperature."""
-    return scores / positions.column("temperature")
+    """Divide by the temperature; one so small that scores overflow leaves the best token alone."""
+    temperature = positions.column("temperature")
+    if min(settings.temperature for settings in positions.settings) >= COLDEST:
+        return scores / temperature
+    shifted = (scores - scores.amax(-1, keepdim=True)) / temperature.clamp(min=TINY)
+    return torch.where(temperature < COLDEST, shifted, scores / temperature)
 
 
 def keep_top_k(scores: Tensor, positions: Positions) -> Tensor:

@@ -19,6 +19,7 @@ from draftproof.processing import (
     exponential,
     keys,
     run,
+    unbroken,
     uniform,
 )
 from draftproof.types import Drafts, Verdict
@@ -78,13 +79,15 @@ def _speculate(scores: Tensor, positions: Positions, q: Tensor) -> Tensor:
     drafted, count = positions.drafted, len(positions)
     steps = torch.tensor(list(positions.offset), device=q.device).clamp(max=q.shape[1] - 1)
     drawn_from = q[list(positions.owner), steps].to(scores.device)  # [n, V]
-    return accept_or_replace(
+    tokens = accept_or_replace(
         scores.softmax(-1),
         drawn_from.masked_fill(drafted[:, None] < 0, 0.0),
         drafted,
         uniform(keys(positions, [Draw.ACCEPT] * count), scores.device),
         exponential(keys(positions, [Draw.CHOICE] * count), scores.shape[-1], scores.device),
     )
+    highest = scores.amax(-1)  # NaN where any score is
+    return unbroken(tokens, torch.where(highest < torch.inf, highest, -torch.inf))
 
 
 def choose_stepwise(scores: Tensor, positions: Positions, q: Tensor | None) -> Tensor:
