@@ -24,6 +24,7 @@ from draftproof.executors.choice import (
     load_part,
     provenance,
     runtime_of,
+    warn_of_defaults,
 )
 from draftproof.executors.use import ModelUse
 from draftproof.hf import Change, load_tokenizer
@@ -85,6 +86,7 @@ def load(
     common["script_layers"] = script_layers
     fast = numerics == "fast"  # only then are there kernels for single rows; drafts always are
     model = load_part(str(target), runs[0], model_kwargs=options, lone_row=fast, **common)
+    warn_of_defaults(model)
     tokenizer = load_tokenizer(str(target))
     helper, draft_tokenizer = None, None
     if two:

@@ -29,7 +29,7 @@ def as_prompts(prompts: Any) -> list[Prompt]:
     return found
 
 
-def encode(tokenizer: Any, prompt: Prompt, vocab_size: int) -> list[int]:
+def encode(tokenizer: Any, prompt: Any, vocab_size: int) -> list[int]:
     """Token ids of a string, of chat messages, or of ids given as they are.
 
     Raises InputError, naming what is wrong with the prompt.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +14,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+import draftproof
 from draftproof import custom_generate
 from draftproof.api import Pair
 from draftproof.dropin.settings import KNOWN, NEUTRAL
 from draftproof.errors import InputError, NumericsError, UnsupportedArgumentError
+from draftproof.models import demo_paths
 from draftproof.testing import random_prompts, tiny_model
 
 PROMPTS = random_prompts([5, 9], seed=1)
@@ -241,3 +246,22 @@ def test_a_draft_that_cannot_draft_is_reported_as_plain() -> None:
     assert found[0].mode == "speculative"
     assert found[1].mode == "plain: the draft's context of 16 tokens holds no prompt of 40"
     assert found[1].stats.num_draft_tokens == 0
+
+
+def test_defaults_of_a_checkpoint_are_named_and_not_applied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, _ = demo_paths()
+    folder = tmp_path / "with defaults"
+    shutil.copytree(target, folder)
+    settings = {"repetition_penalty": 1.1, "temperature": 0.6, "top_k": 20, "do_sample": True}
+    own = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(own | settings))
+    plain = draftproof.load(target, dtype="float32", numerics="fast")
+    assert plain.describe()["defaults_not_applied"] == {}
+    assert not caplog.records
+    pair = draftproof.load(folder, dtype="float32", numerics="fast")
+    assert pair.describe()["defaults_not_applied"] == settings
+    assert "repetition_penalty=1.1" in caplog.text
+    found = pair.generate(["A list is"], max_new_tokens=12)
+    assert found[0].token_ids == plain.generate(["A list is"], max_new_tokens=12)[0].token_ids

@@ -82,6 +82,7 @@ def _wait(process: subprocess.Popen[str]) -> tuple[list[dict[str, Any]], int | N
     assert process.stdout is not None
     assert process.stderr is not None
     stderr = process.stderr
+    _measure(process.pid, peaks)  # a short process may have ended before a thread gets its turn
     reader = threading.Thread(target=lambda: errors.extend(stderr))
     sampler = threading.Thread(target=_sample, args=(process.pid, peaks, ended))
     reader.start()
@@ -102,12 +103,14 @@ def _sample(pid: int, peaks: list[int], ended: threading.Event) -> None:
 
     `wait4` would not do: a new process begins with the peak of the one that it was forked from.
     """
-    while True:
-        found = [_high_water(one) for one in (pid, *_children(pid))]
-        if any(found):
-            peaks.append(sum(found) // 1024)
-        if ended.wait(0.5):
-            return
+    while not ended.wait(0.5):
+        _measure(pid, peaks)
+
+
+def _measure(pid: int, peaks: list[int]) -> None:
+    found = [_high_water(one) for one in (pid, *_children(pid))]
+    if any(found):
+        peaks.append(sum(found) // 1024)
 
 
 def _high_water(pid: int) -> int:

@@ -86,7 +86,7 @@ def custom_generate(
     }
     lookup = getattr(generation_config, "max_matching_ngram_size", None) or 2
     pair = _pair(model, draft, numerics, lookup)
-    warn_of_context(pair.max_model_len, rows, options["max_new_tokens"])
+    warn_of_context(pair.max_model_len, rows, generation_config.max_length - input_ids.shape[1])
     results = _run(pair, prompts, options, Columns(given["streamer"], len(rows), context.pad))
     return returned(input_ids, results, context.pad, generation_config)
 

@@ -121,7 +121,7 @@ def refuse_settings(config: Any) -> None:
 
 
 def warn_of_context(context: int | None, rows: Sequence[Sequence[int]], new: int) -> None:
-    """Say that rows end where the model's context does; transformers' own loop runs on beyond it."""
+    """Say that rows end where the context does; transformers' own loop runs on beyond it."""
     longest = max(map(len, rows))
     if context is not None and longest + new > context + 1:
         warnings.warn(

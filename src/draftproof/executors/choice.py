@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,19 @@ from draftproof.errors import (
 from draftproof.executors.base import ForeignModel
 from draftproof.executors.confirm import confirm_stack
 from draftproof.executors.proof import prove
-from draftproof.hf import BoundModel, Change, bound_already, default_eos, load_model
+from draftproof.hf import (
+    BoundModel,
+    Change,
+    bound_already,
+    default_eos,
+    load_model,
+    unapplied_defaults,
+)
 from draftproof.hf.bound import give_back
 from draftproof.hf.capability import unwrapped
 from draftproof.hf.identity import fingerprint
+
+log = logging.getLogger("draftproof")
 
 EXECUTORS = ("torch", "openvino")
 DRAFT = "draft_"  # before an option that is of the draft alone
@@ -151,8 +161,24 @@ def runtime_of(part: object) -> str:
 def provenance(part: BoundModel | ForeignModel) -> dict[str, Any]:
     """What was done to a model when it was made ready, and what it was compared with."""
     if isinstance(part, ForeignModel):
-        return {"rewrites": [], "proven": None}
-    return {"rewrites": part.notes, "proven": part.proven.proof.describe()}
+        return {"rewrites": [], "proven": None, "defaults_not_applied": {}}
+    return {
+        "rewrites": part.notes,
+        "proven": part.proven.proof.describe(),
+        "defaults_not_applied": unapplied_defaults(part.model),
+    }
+
+
+def warn_of_defaults(part: BoundModel | ForeignModel) -> None:
+    """Say once which of a checkpoint's own settings calls do not follow."""
+    ignored = {} if isinstance(part, ForeignModel) else unapplied_defaults(part.model)
+    if ignored:
+        words = ", ".join(f"{name}={value!r}" for name, value in ignored.items())
+        log.warning(
+            "the checkpoint's generation_config.json says %s: not applied, as a call says what it "
+            "wants; give them as options to have them",
+            words,
+        )
 
 
 def eos_of(part: BoundModel | ForeignModel) -> int | Sequence[int] | None:

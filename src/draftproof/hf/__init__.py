@@ -17,6 +17,7 @@ from draftproof.hf.loading import (
     hide_progress_bars,
     load_model,
     load_tokenizer,
+    unapplied_defaults,
 )
 from draftproof.hf.watching import Watch
 
@@ -36,4 +37,5 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "same_numerics",
+    "unapplied_defaults",
 ]

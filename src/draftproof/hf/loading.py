@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation import (
     EosTokenCriteria,
     GenerateDecoderOnlyOutput,
@@ -41,6 +41,48 @@ def default_eos(model: Any) -> int | Sequence[int] | None:
     """The eos id or ids that `model.generate` would use."""
     value: int | Sequence[int] | None = model.generation_config.eos_token_id
     return value if value is not None else getattr(text_config(model), "eos_token_id", None)
+
+
+# settings of a checkpoint's generation_config.json that change the text, and what changes nothing
+CHANGES_TEXT: dict[str, tuple[Any, ...]] = {
+    "bad_words_ids": (),
+    "begin_suppress_tokens": (),
+    "do_sample": (False,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "exponential_decay_length_penalty": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "guidance_scale": (1.0,),
+    "min_new_tokens": (0,),
+    "min_p": (0.0,),
+    "no_repeat_ngram_size": (0,),
+    "repetition_penalty": (1.0,),
+    "sequence_bias": (),
+    "stop_strings": (),
+    "suppress_tokens": (),
+    "temperature": (1.0,),
+    "top_h": (),
+    "top_k": (0,),
+    "top_p": (1.0,),
+    "typical_p": (1.0,),
+}
+
+
+def unapplied_defaults(model: Any) -> dict[str, Any]:
+    """What a checkpoint's generation_config.json would make `model.generate` do to the text.
+
+    None of it is done here: a call says what it wants.
+    """
+    config, usual = getattr(model, "generation_config", None), GenerationConfig()
+    found = {name: getattr(config, name, None) for name in CHANGES_TEXT}
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None
+        and value not in CHANGES_TEXT[name]
+        and value != getattr(usual, name, None)
+    }
 
 
 def generate_arguments(names: Sequence[str]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ BROKEN = -9
 def best(scores: Tensor) -> Tensor:
     """[..., V] -> [...] int64: the highest score's token, of equal ones the lowest id.
 
-    What `argmax` says, and BROKEN where no score is a number above -inf. On CPUs `max` takes a third
-    of the time of `argmax`, which is most of what a round of many rows spends outside the models.
+    What `argmax` says, and BROKEN where no score is a number above -inf. On CPUs `max` takes a
+    third of the time of `argmax`, which is most of what a round of many rows spends outside the
+    models.
     """
     if scores.device.type == "cpu":
         highest = scores.max(dim=-1)
