@@ -282,8 +282,8 @@ def test_of_equal_scores_the_lowest_id_is_best(dtype: torch.dtype) -> None:
     for size in (1, 7, 64, 1000, 49152):
         scores = torch.randint(-3, 3, (9, size), generator=generator).to(dtype)
         scores[3] = -torch.inf
-        scores[4, -1] = torch.nan
         first = torch.tensor([row.tolist().index(max(row.tolist())) for row in scores])
+        scores[4, -1] = torch.nan
         first[3:5] = BROKEN  # no score above -inf, and one that is no number
         assert torch.equal(best(scores), first)
         assert torch.equal(scores.argmax(-1), first)
