@@ -17,7 +17,7 @@ from torch import nn
 import draftproof
 from draftproof.api import Pair
 from draftproof.errors import DraftproofError, InputError, UnsupportedModelError
-from draftproof.hf import BoundModel
+from draftproof.hf import BoundModel, bound_already
 from draftproof.processing import uniform
 from draftproof.testing import random_prompts, tiny_model
 
@@ -451,6 +451,74 @@ def test_float64_weights_run_as_they_are() -> None:
     model = trainable().to(torch.float64)
     with Pair(model, "ngram") as pair:
         assert ids_of(pair) == stock(model)
+
+
+def drop_in(model: Any, **options: Any) -> list[list[int]]:
+    """All prompts through `generate`, left-padded."""
+    width = max(map(len, PROMPTS))
+    ids = torch.tensor([[0] * (width - len(p)) + p for p in PROMPTS])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in PROMPTS])
+    found = model.generate(
+        ids,
+        attention_mask=mask,
+        custom_generate=draftproof.custom_generate,
+        max_new_tokens=NEW,
+        do_sample=False,
+        pad_token_id=0,
+        **options,
+    )
+    return [row[width:].tolist() for row in found]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_drop_in_binds_once_and_follows_the_weights(name: str) -> None:
+    model, draft = trainable(name), trainable(name, seed=2)
+    options = {"assistant_model": draft, "num_speculative_tokens": "auto", "max_num_seqs": 2}
+    assert drop_in(model, **options) == stock(model)
+    bound, helper = bound_already(model), bound_already(draft)
+    assert bound is not None
+    assert helper is not None
+    (costs,) = bound.companions.values()
+    scale(model)
+    assert drop_in(model, **options) == stock(model)
+    assert bound_already(model) is bound
+    assert bound_already(draft) is helper
+    assert [*bound.companions.values()] == [costs], "auto-K starts anew in every call"
+
+
+def test_what_the_drop_in_keeps_goes_with_the_models() -> None:
+    model, draft = trainable(), trainable(seed=2)
+    drop_in(model, assistant_model=draft)
+    bound, gone = bound_already(model), weakref.ref(draft)
+    assert bound is not None
+    del draft
+    gc.collect()
+    assert gone() is None, "a target keeps its former draft alive"
+    assert len(bound.companions) == 0
+    gone = weakref.ref(model)
+    del model, bound
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_function_called_generate_is_not_taken_for_that_of_transformers() -> None:
+    model, other = trainable(), tiny_model("gpt2", seed=3)
+
+    def generate(assistant_model: Any) -> list[list[int]]:
+        return drop_in(model)
+
+    assert generate(other) == stock(model)
+    assert bound_already(other) is None
+
+
+def test_a_converted_model_that_changed_is_refused() -> None:
+    pytest.importorskip("openvino")
+    model = trainable()
+    with Pair(model, executor="openvino") as pair:
+        assert ids_of(pair) == stock(model)
+        scale(model)
+        with pytest.raises(InputError, match="changed after OpenVINO converted it"):
+            ids_of(pair)
 
 
 def test_release_gives_back_what_custom_generate_keeps() -> None:

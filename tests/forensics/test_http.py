@@ -205,7 +205,8 @@ def against(server_fault: ServerFault, **options: Any) -> Diagnosis:
 def test_a_server_that_fails_gives_errors_per_row_and_no_verdict(
     server_fault: ServerFault, said: str
 ) -> None:
-    diagnosis = against(server_fault, timeout=0.6)
+    # only the server that hangs is to run out of time, however busy the machine is
+    diagnosis = against(server_fault, timeout=0.6 if said.startswith("timed out") else 30.0)
     assert diagnosis.finding.cause is Cause.UNDECIDED
     assert len(diagnosis.rows) == 3
     assert all(said in row.reasons[0] for row in diagnosis.rows.values())
@@ -294,11 +295,13 @@ def test_requests_are_bounded_in_number() -> None:
     assert "budget of 2 requests" in (run.answers[2].error or "")
 
 
-def test_requests_are_bounded_in_time() -> None:
-    budget = Budget(seconds=0.05)
+def test_requests_are_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    budget = Budget(seconds=5)
     assert budget.refusal() is None
-    time.sleep(0.1)
-    assert "budget of 0.05 s" in (budget.refusal() or "")
+    now[0] += 6
+    assert "budget of 5 s" in (budget.refusal() or "")
 
 
 # -- keys ------------------------------------------------------------------------------------------

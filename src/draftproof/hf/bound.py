@@ -163,6 +163,13 @@ class BoundModel:
             self.kept = True
             self.users += 1
 
+    def unpack(self) -> None:
+        """Give the model its ordinary linears and forwards back; it stays bound."""
+        with self.lock:
+            self.stack = None
+            restore_linears(self.model)
+            restore_own_products(self.model)
+
     def release(self) -> None:
         """Give the model back as it was: its classes, forwards, weights and attributes."""
         with self.lock:

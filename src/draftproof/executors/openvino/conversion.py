@@ -134,7 +134,7 @@ def _convert(model: Any, name: str, target: Path) -> None:
     bound = BoundModel(model.float())
     # the graph is one for rows of every length
     prove(bound).require(length=bound.max_positions or UNLIMITED, together=0)
-    bound.release()
+    bound.unpack()
     graph, layers = trace(bound)
     narrow_constants(graph)
     card = Card(
