@@ -40,6 +40,16 @@ def test_two_specs_are_examined_and_every_report_is_written(tmp_path: Path) -> N
     assert json.loads(again.stdout)["reproduced"] is True
 
 
+def test_notes_of_the_library_come_once_per_side(tmp_path: Path) -> None:
+    done = run(
+        *("check", "--reference", PLAIN, "--candidate", FAST, "--controls", "all"),
+        *("--prompt", "The list", "--prompt", "A function", "--max-new-tokens", 6),
+    )
+    assert done.exit_code == 0, done.output
+    assert done.output.count("weights: target") == 2
+    assert done.output.count("KV cache: ") == 2
+
+
 def test_the_short_form_with_a_report_is_examined(tmp_path: Path) -> None:
     from draftproof.models import demo_paths
 

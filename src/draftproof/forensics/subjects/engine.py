@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -56,6 +58,7 @@ class EngineSubject:
     dtype: str | None = None  # None: as loaded
     options: dict[str, Any] = field(default_factory=dict)  # of Pair: method, numerics, ...
     workshop: Workshop = field(default_factory=Workshop, repr=False)
+    _announced: bool = field(default=False, init=False, repr=False)
 
     abilities: ClassVar[frozenset[Ability]] = frozenset(Ability) - {Ability.SCORES}
 
@@ -76,9 +79,24 @@ class EngineSubject:
     def run(self, inquiry: Inquiry, setup: Setup = OWN) -> Run:
         """A pass over all tasks; a refusal of the engine is every row's error."""
         try:
-            return self._run(inquiry, setup)
+            with self._announcing():
+                return self._run(inquiry, setup)
         except DraftproofError as error:
             return failed(inquiry.tasks, f"{type(error).__name__}: {error}")
+
+    @contextmanager
+    def _announcing(self) -> Iterator[None]:
+        """The library's notes (size of weights and cache) of the first run only: an examination
+        runs a subject dozens of times, and its verdict must not drown in them."""
+        log = logging.getLogger("draftproof")
+        before = log.level
+        if self._announced:
+            log.setLevel(max(before, logging.WARNING))
+        self._announced = True
+        try:
+            yield
+        finally:
+            log.setLevel(before)
 
     def _run(self, inquiry: Inquiry, setup: Setup) -> Run:
         pair, watch = self._pair(setup), _Watch()
