@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,8 +38,13 @@ BY_NAME = {operator.name: operator for operator in OPERATORS}
 SEED = 0
 
 
+@cache
+def drawn(name: str) -> GeneratedCase | None:
+    return faulty_case(0, SEED, (BY_NAME[name],))
+
+
 def case(name: str, **changes: Any) -> GeneratedCase:
-    found = faulty_case(0, SEED, (BY_NAME[name],))
+    found = drawn(name)
     assert found is not None
     return replace(found, **changes)
 
@@ -173,6 +180,21 @@ def test_verdicts_are_judged_by_what_the_operator_says(finding: Finding, outcome
     assert judged(case("zeroed"), finding) is outcome
 
 
+@pytest.mark.parametrize(
+    ("candidates", "outcome"),
+    [
+        ((Kind.POSITIONS, Kind.STALE_KV), Outcome.USEFUL),
+        ((), Outcome.USEFUL),
+        ((Kind.POSITIONS, Kind.TIES), Outcome.MISLEADING),
+    ],
+)
+def test_candidates_must_hold_the_right_kind(
+    candidates: tuple[Kind, ...], outcome: Outcome
+) -> None:
+    finding: Any = SimpleNamespace(cause=Cause.BUG, kind=Kind.UNKNOWN, candidates=candidates)
+    assert judged(case("zeroed"), finding) is outcome
+
+
 def test_a_circumstance_makes_its_own_name_useful_and_no_other() -> None:
     placed = Placed(injection=Injection(), circumstance=Circumstance(when=When.AFTER_REJECTION))
     found = case("scaled_queries", placed=(placed,))
@@ -194,8 +216,8 @@ def test_a_fault_is_examined_from_every_vantage_point(vantage: Vantage) -> None:
 
 def test_correct_configurations_raise_no_alarm() -> None:
     pytest.importorskip("httpx")
-    drawn = (correct_case(number, SEED) for number in range(60))
-    chosen = [one for one in drawn if one.dtype == "bfloat16" and one.method == "rows"][:2]
+    every = (correct_case(number, SEED) for number in range(60))
+    chosen = [one for one in every if one.dtype == "bfloat16" and one.method == "rows"][:2]
     found = [examined(one, Half.CORRECT) for one in chosen]
     assert not any(one.alarm for one in found)
     assert any(one.forked for one in found)
@@ -208,10 +230,10 @@ def test_many_correct_configurations_raise_no_alarm() -> None:
 
 
 def test_correct_configurations_differ_in_all_that_may_differ() -> None:
-    drawn = [correct_case(number, SEED).settings for number in range(60)]
+    every = [correct_case(number, SEED).settings for number in range(60)]
     for key, least in (("dtype", 3), ("architecture", 5), ("vantage", 5), ("method", 4), ("k", 4)):
-        assert len({one[key] for one in drawn}) >= least, key
-    assert {one["reference"] for one in drawn} == {"engine", "transformers"}
+        assert len({one[key] for one in every}) >= least, key
+    assert {one["reference"] for one in every} == {"engine", "transformers"}
 
 
 def test_what_is_held_out_is_counted_and_not_shown(tmp_path: Any) -> None:

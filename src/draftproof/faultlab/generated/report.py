@@ -18,6 +18,7 @@ from draftproof.faultlab.generated.cases import (
 )
 from draftproof.faultlab.generated.circumstances import USEFUL
 from draftproof.faultlab.generated.operators import Operator, halves
+from draftproof.faultlab.generated.operators.base import UNKNOWN
 from draftproof.faultlab.generated.vantages import seen, why_not
 from draftproof.faultlab.selftest_case import FALSE_ALARMS, finding_of
 from draftproof.forensics.verdicts import Cause, Finding
@@ -229,12 +230,19 @@ def _name(finding: Finding) -> str:
 
 
 def judged(case: GeneratedCase, finding: Finding) -> Outcome:
-    """By what the operators say, and by what the circumstances excuse. Of a pair one is enough."""
+    """By what the operators say, and by what the circumstances excuse. Of a pair one is enough.
+
+    Candidates for an unknown kind must hold a right or useful one, where there is a kind that is.
+    """
     if finding.cause is Cause.UNDECIDED:
         return Outcome.UNDECIDED
     name = _name(finding)
-    if any(name in operator.right for operator in case.operators):
-        return Outcome.RIGHT
+    right = {kind for operator in case.operators for kind in operator.right}
     useful = {kind for operator in case.operators for kind in operator.useful}
     useful |= {kind for one in case.placed for kind in USEFUL.get(one.circumstance.when, ())}
+    candidates = {kind.value for kind in getattr(finding, "candidates", ())}
+    if candidates and UNKNOWN not in right and not candidates & (right | useful):
+        return Outcome.MISLEADING
+    if name in right:
+        return Outcome.RIGHT
     return Outcome.USEFUL if name in useful else Outcome.MISLEADING

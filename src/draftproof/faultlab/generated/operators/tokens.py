@@ -204,11 +204,17 @@ def _operator(family: str, right: frozenset[str], rule: Rule) -> Operator:
     return Operator(
         name=rule.__name__,
         family=family,
-        story=(rule.__doc__ or "").rstrip("."),
+        story=_story(rule),
         right=right,
         make=lambda draw: ruling(rule),
         whens=TIMES,
     )
+
+
+def _story(rule: Rule) -> str:
+    """The rule's own description as a part of a sentence."""
+    text = (rule.__doc__ or "").rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def _default(name: str, story: str, make: Callable[[Draw], Injection]) -> Operator:
