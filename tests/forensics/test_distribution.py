@@ -9,7 +9,7 @@ import torch
 
 from draftproof.faultlab.faults import FAULTS, Condition
 from draftproof.faultlab.scenarios import DRAWS, VOCABULARY, Scenario, sampling_scenario
-from draftproof.forensics.causes import diagnose
+from draftproof.forensics.diagnose import diagnose
 from draftproof.forensics.distribution import LENGTH, chi_square, joint, judge
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.subjects.base import Answer, Run

@@ -18,7 +18,7 @@ from draftproof.faultlab.faults import Fault, by_name
 from draftproof.faultlab.faulty_engine import FaultyEngine
 from draftproof.faultlab.scenarios import Scenario
 from draftproof.faultlab.simulated_rounding import rounding
-from draftproof.forensics.causes import Diagnosis, diagnose
+from draftproof.forensics.diagnose import Diagnosis, diagnose
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.subjects.base import OWN, Ability, Answer, Inquiry, Run, Setup, Task
 from draftproof.forensics.subjects.engine import EngineSubject
@@ -262,4 +262,4 @@ def test_a_side_that_contradicts_itself_says_nothing_of_ends_either() -> None:
     asked = inquiry(4)
     plain = Canned(respond=lambda setup: [answer(one[:-1]) for one in RIGHT], k=0)
     found = diagnose(Lab(reference=plain, candidate=Canned(respond=fickle), inquiry=asked)).finding
-    assert (found.cause, found.rule) == (Cause.UNDECIDED, "candidate changes its mind")
+    assert (found.cause, found.rule) == (Cause.UNDECIDED, "the candidate does not repeat itself")

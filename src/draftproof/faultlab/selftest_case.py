@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from draftproof.forensics.causes import diagnose
+from draftproof.forensics.diagnose import diagnose
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.subjects.base import Inquiry, Subject
 from draftproof.forensics.verdicts import Cause, Finding, Kind

@@ -12,12 +12,11 @@ serial          a block as single steps                        is it the shape o
 right_0 .. K    drafts known, wrong at offset j                where in a block, and when
 batch_n, k_n    sweeps                                         how the rate moves
 permuted        the batch in reverse order                     does a row depend on its place
-shorter, longer, same   one row with one neighbour, K = 0      whose length matters
 near_start      prompts and outputs inside the sliding window  is it the window
 no_minimum      without min_new_tokens                         is it the processors
 unmarked        prompts without the eos id                     is pad taken for eos
 midway          a row's own text so far as a new prompt        what earlier rounds leave behind
-beside_...      one step after a prompt beside another row     whose length matters, without K = 0
+beside_...      one step after a prompt beside another row     whose length matters
 """
 
 from __future__ import annotations
@@ -31,15 +30,11 @@ from draftproof.forensics.lab import Lab
 from draftproof.forensics.subjects.base import (
     OWN,
     Ability,
-    Answer,
-    Inquiry,
     Run,
     Script,
     Setup,
-    Task,
 )
 
-NEIGHBOURED = 3  # rows that get a neighbour; each is a run of two rows
 SWEEP_BATCH = (2, 4, 8)
 SWEEP_K = (1, 2, 3)
 
@@ -155,12 +150,16 @@ def rerun(lab: Lab) -> Outcome | None:
 
 
 def hard_forks(lab: Lab) -> tuple[Fork, ...]:
-    """Forks of the run as asked that rounding does not explain; else those of the clean rerun."""
+    """Forks of the clean rerun that rounding does not explain; else those of the run as asked.
+
+    A mistake that moves scores need not fork in float32: then the run as asked says where to look.
+    """
     clean = rerun(lab)
-    if clean is not None:
+    if clean is not None and clean.hard:
         return clean.hard
-    forks = lab.forks(lab.expected, lab.found, lab.dtype)
-    return tuple(fork for fork in forks if fork.hard)
+    forks = [f for f in lab.forks(lab.expected, lab.found, lab.dtype) if not f.end]
+    hard = [fork for fork in forks if fork.hard]
+    return tuple(hard or forks)
 
 
 def permuted(lab: Lab) -> Outcome:
@@ -259,60 +258,6 @@ def batch_of(lab: Lab, count: int) -> Outcome:
     return lab.of_candidate(f"batch_{count}", Setup(batch=count), Ability.BATCH)
 
 
-# -- neighbours ------------------------------------------------------------------------------------
-
-
-def beside(name: str, length_of: Callable[[int], int]) -> Callable[[Lab], Outcome]:
-    """One row and one made-up neighbour of another length in a batch of two, K = 0."""
-
-    def control(lab: Lab) -> Outcome:
-        rows = _interesting(lab)
-        outcomes = [_pair(name, lab, task, expected, length_of) for task, expected in rows]
-        ran = [one for one in outcomes if one.ran]
-        if not ran:
-            return outcomes[0] if outcomes else cannot(name, "no row has a prompt of token ids")
-        return Outcome(
-            name=name,
-            rows=len(ran),
-            errors=sum(one.errors for one in ran),
-            forks=tuple(fork for one in ran for fork in one.forks),
-        )
-
-    return control
-
-
-def _interesting(lab: Lab) -> list[tuple[Task, Answer]]:
-    """Rows that fork without speculation in the batch, or the first ones."""
-    pairs = list(zip(lab.inquiry.tasks, lab.clean_expected.answers, strict=True))
-    forked = {fork.row for fork in outcome(lab, "plain_batched").hard}
-    chosen = [p for p in pairs if p[0].index in forked] or pairs
-    long_enough = [p for p in chosen if len(p[0].prompt) > 2]
-    return long_enough[:NEIGHBOURED]
-
-
-def _pair(
-    name: str, lab: Lab, task: Task, expected: Answer, length_of: Callable[[int], int]
-) -> Outcome:
-    others = [t for t in lab.inquiry.tasks if t.index != task.index and t.prompt]
-    source: Sequence[int] = others[0].prompt if others else task.prompt[::-1]
-    length = length_of(len(task.prompt))
-    neighbour = tuple(source[i % len(source)] for i in range(length))
-    pair = (task, Task(index=-1, prompt=neighbour))
-    asked: Inquiry = replace(lab.inquiry, tasks=pair)
-    # the neighbour has no reference of its own: only the row itself is compared
-    found = lab.of_candidate(name, Setup(batch=2, k=0), Ability.K, inquiry=asked)
-    if not found.ran or found.run is None:
-        return found
-    alone = Run(answers=(expected, replace(expected, error="not compared")))
-    forks = lab.forks(alone, found.run, lab.clean or lab.dtype, pair)
-    return replace(found, forks=tuple(f for f in forks if f.row == task.index))
-
-
-def broken_rows(forks: Sequence[Fork]) -> set[int]:
-    """Rows that fork."""
-    return {fork.row for fork in forks}
-
-
 CONTROLS: dict[str, Callable[[Lab], Outcome]] = {
     "again": again,
     "again_candidate": again_candidate,
@@ -324,9 +269,6 @@ CONTROLS: dict[str, Callable[[Lab], Outcome]] = {
     "single": single,
     "serial": serial,
     "permuted": permuted,
-    "shorter": beside("shorter", lambda length: max(1, length // 2)),
-    "same": beside("same", lambda length: length),
-    "longer": beside("longer", lambda length: length + 5),
     "near_start": near_start,
     "no_minimum": no_minimum,
     "unmarked": unmarked,
@@ -334,9 +276,6 @@ CONTROLS: dict[str, Callable[[Lab], Outcome]] = {
     **{name: beside_in_a_step(name) for name in pairs.NAMES},
 }
 WORDS = {
-    "shorter": "K = 0, B = 2: one row beside a shorter one",
-    "same": "K = 0, B = 2: one row beside one of the same length",
-    "longer": "K = 0, B = 2: one row beside a longer one",
     "beside_shorter": "a row's first step after a prompt, beside a shorter row",
     "beside_same": "a row's first step after a prompt, beside a row of the same length",
     "beside_longer": "a row's first step after a prompt, beside longer rows",

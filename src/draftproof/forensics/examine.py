@@ -14,8 +14,8 @@ import transformers
 
 import draftproof
 from draftproof.forensics import controls
-from draftproof.forensics.causes import Diagnosis, diagnose
 from draftproof.forensics.compare import Comparison, Group, compare, grouped, survival
+from draftproof.forensics.diagnose import Diagnosis, diagnose
 from draftproof.forensics.forks import Fork, Outcome
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.policy import ExitCode, Policy

@@ -100,7 +100,7 @@ def explain_positions(
     # the first token is the prefill's, before anything could be misplaced
     span = range(1, min(len(answer.ids), first + LOOK))
     tried = [
-        _weigh(name, span, answer, right[at:], tops_at(model, tokens, positions)[at:])
+        weigh(name, span, answer, right[at:], tops_at(model, tokens, positions)[at:])
         for at in [len(prompt) - 1]
         for name, positions in candidates
         if min(positions) >= 0 and max(positions) < limit
@@ -112,10 +112,13 @@ def _closeness(one: Explanation) -> tuple[float, int, int]:
     return -1.0 if one.off is None else -one.off, one.given, one.told - one.truth
 
 
-def _weigh(
+def weigh(
     name: str, span: range, answer: Answer, right: Sequence[Top], moved: Sequence[Top]
 ) -> Explanation:
-    """right, moved: in front of each of the answer's tokens, at its place and at the other one."""
+    """How much of an answer a hypothesis gives.
+
+    right, moved: in front of each of its tokens, as asked and under the hypothesis
+    """
     ids = answer.ids
     telling = [i for i in span if right[i].ids[0] != moved[i].ids[0]]
     return Explanation(

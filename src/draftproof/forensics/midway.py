@@ -136,7 +136,15 @@ class Seen:
         """Whether token or scores at an index are wrong; None where nothing was seen."""
         if self.wrong == index:
             return True
+        return self.scores_off(index)
+
+    def scores_off(self, index: int) -> bool | None:
+        """Whether the scores at an index are wrong, whatever token went out."""
         return self.moved[index] if index < len(self.moved) else None
+
+    def not_own(self, index: int) -> bool:
+        """Whether a wrong token went out although the scores at it are right."""
+        return self.wrong == index and self.scores_off(index) is False
 
 
 def seen(lab: Lab, starts: Sequence[Start], new: int, control: Outcome) -> list[Seen]:

@@ -1,8 +1,8 @@
 """One row's first step beside one made-up neighbour: whose length matters?
 
-For candidates that cannot be asked without drafts. The row's text up to shortly before its fork is
+The row's text up to shortly before its fork is
 a new prompt, and two tokens are asked for: the prefill's, and that of one step in which nothing of
-an earlier round is left.
+an earlier round is left. So nobody needs to be told to do without drafts.
 
     row        p p p p p a b > c d       d: the step's token
     neighbour  q q q > .                 half as long, as long, or a little longer
@@ -20,7 +20,7 @@ from draftproof.forensics.hypotheses import CLOSER, PLACES
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.midway import Start
 from draftproof.forensics.scoring import distances
-from draftproof.forensics.subjects.base import Answer, Run, Setup, Task
+from draftproof.forensics.subjects.base import Ability, Answer, Run, Setup, Task
 
 ROWS, NEW = 3, 2
 NAMES = ("beside_shorter", "beside_same", "beside_longer")
@@ -63,7 +63,8 @@ def run(lab: Lab, name: str, forks: Sequence[Fork]) -> Outcome:
 
 
 def _beside(lab: Lab, asked: Any) -> Answer:
-    return lab.candidate.run(asked, Setup(batch=2, dtype=lab.cast)).answers[0]
+    k = 0 if Ability.K in lab.candidate.abilities else None
+    return lab.candidate.run(asked, Setup(batch=2, k=k, dtype=lab.cast)).answers[0]
 
 
 def _neighbour(lab: Lab, start: Start, length: int) -> Task:
@@ -73,14 +74,11 @@ def _neighbour(lab: Lab, start: Start, length: int) -> Task:
     return Task(index=-1, prompt=tuple(source[n % len(source)] for n in range(length)))
 
 
-def off(lab: Lab, name: str, forks: Sequence[Fork], control: Outcome) -> bool:
-    """Whether most first steps of a control are wrong, in their token or in their scores."""
-    if not control.ran or control.errors:
-        return False
+def off(lab: Lab, name: str, forks: Sequence[Fork], control: Outcome) -> list[bool]:
+    """Whether the first steps of a control are wrong, in their token or in their scores."""
     starts = [start for start, _ in starts_of(lab, name, forks)]
     flags = [one.off(1) for one in midway.seen(lab, starts, NEW, control)]
-    known = [flag for flag in flags if flag is not None]
-    return 2 * sum(known) > len(known)
+    return [flag for flag in flags if flag is not None]
 
 
 def explain(lab: Lab, forks: Sequence[Fork], control: Outcome) -> str | None:

@@ -8,8 +8,8 @@ from enum import IntEnum
 from pathlib import Path
 
 from draftproof.errors import InputError
-from draftproof.forensics.causes import Diagnosis
 from draftproof.forensics.compare import Comparison
+from draftproof.forensics.diagnose import Diagnosis
 from draftproof.forensics.noise import NOBODY_DEFENDS
 from draftproof.forensics.subjects.base import Counters
 from draftproof.forensics.verdicts import Cause
@@ -68,7 +68,7 @@ class Policy:
         if cause is Cause.NUMERIC and not self.numeric:
             told.append("numeric differences are not allowed")
         if cause is Cause.HARNESS and not self.harness:
-            told.append("the two sides end rows by different rules")
+            told.append("the two sides were not asked the same or are not set up alike")
         if rate < self.min_exact:
             told.append(f"exact match {rate:.3f} is below {self.min_exact}")
         if match.partial < self.min_partial:

@@ -17,7 +17,7 @@ SIDE_BY_SIDE = 5
 HEADLINES = {
     "exact": "Outputs are identical",
     "numeric": "Outputs differ by rounding only",
-    "harness": "The two sides end rows by different rules",
+    "harness": "The two sides were not asked the same or are not set up alike",
     "bug": "Outputs differ because of a bug",
     "undecided": "Outputs differ and the evidence does not decide why",
 }

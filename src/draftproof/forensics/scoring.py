@@ -67,5 +67,12 @@ def distances(
 @torch.no_grad()
 def tops_after(model: Any, tokens: Sequence[int]) -> list[Top]:
     """The likeliest tokens after each of `tokens`, from one forward without a cache."""
+    return tops_of(logits_after(model, tokens))
+
+
+@torch.no_grad()
+def logits_after(model: Any, tokens: Sequence[int]) -> torch.Tensor:
+    """After each of `tokens`, [L, V] float32, from one forward without a cache."""
     ids = torch.tensor([list(tokens)], device=model.device)
-    return tops_of(model(input_ids=ids, use_cache=False).logits[0])
+    logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0]
+    return logits.float().cpu()

@@ -50,9 +50,10 @@ class Kind(StrEnum):
 class Finding:
     """A cause with the reasoning that led to it.
 
-    rule:     name of the rule of the decision table that spoke
-    reasons:  evidence, one sentence each
-    missing:  evidence that would decide, or that would make the statement stronger
+    rule:       the pattern that fits, in a few words
+    reasons:    evidence, one sentence each
+    missing:    evidence that would decide, or that would make the statement stronger
+    candidates: kinds that no fact refutes, the best supported first, where it is not one alone
     """
 
     cause: Cause
@@ -60,6 +61,7 @@ class Finding:
     kind: Kind | None = None
     reasons: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    candidates: tuple[Kind, ...] = ()
 
     def __str__(self) -> str:
         name = self.cause.value.upper()
