@@ -10,7 +10,13 @@ from draftproof.forensics.controls import outcome, rerun
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.noise import gap_change, step_of
-from draftproof.forensics.probes import MOVED, not_own_best, only_ties, places, score_changes
+from draftproof.forensics.probes_outputs import (
+    MOVED,
+    not_own_best,
+    only_ties,
+    places,
+    score_changes,
+)
 from draftproof.forensics.subjects.base import Answer
 from draftproof.forensics.verdicts import Cause, Finding
 

@@ -14,7 +14,7 @@ from draftproof.forensics.controls import outcome
 from draftproof.forensics.forks import Fork
 from draftproof.forensics.lab import Lab
 from draftproof.forensics.midway import Start
-from draftproof.forensics.probes import places
+from draftproof.forensics.probes_outputs import places
 from draftproof.forensics.subjects.base import Answer, Run
 from draftproof.forensics.verdicts import Cause, Finding, Kind
 
