@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -42,9 +42,9 @@ class Differently(FaultyEngine):
         return super().run(self.asked(inquiry), setup)
 
     def _pair(self, setup: Setup) -> RiggedPair:
-        pair = copy.copy(super()._pair(setup))
-        generate = pair.generate
-        pair.generate = lambda *a, **b: generate(*a, **b, **self.more)  # type: ignore[method-assign]
+        pair = super()._pair(setup)  # of this subject's own workshop: nobody else's options change
+        if "generate" not in vars(pair):
+            pair.generate = partial(pair.generate, **self.more)  # type: ignore[method-assign]
         return pair
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.table import Table
 
 from draftproof.cli.console import note, put, stderr, stdout
@@ -191,6 +192,10 @@ def _print(report: dict[str, Any], *, to_stderr: bool) -> None:
         console.print(f"  missing: {one}", markup=False, soft_wrap=True)
     for one in report["policy"]["broken"]:
         console.print(f"  policy: {one}", markup=False, soft_wrap=True)
+    _print_first_fork(console, report)
+    if not match["rows"]:
+        console.print("no row was answered by both sides: nothing could be compared")
+        return
     low, high = match["interval"]
     console.print(
         f"exact {match['exact']}/{match['rows']} (95%: {low:.1%} to {high:.1%}), "
@@ -200,6 +205,25 @@ def _print(report: dict[str, Any], *, to_stderr: bool) -> None:
     )
     if report["controls"]:
         console.print(_table(report["controls"]))
+
+
+def _print_first_fork(console: Console, report: dict[str, Any]) -> None:
+    """The gravest row that forks first, with tokens and text, as the HTML report shows it."""
+    rows = [row for row in report["rows"] if row["fork"] is not None]
+    if not rows:
+        return
+    same = [row for row in rows if row["verdict"]["cause"] == report["verdict"]["cause"]]
+    row = min(same or rows, key=lambda one: one["fork"]["position"])
+    fork = row["fork"]
+    console.print(f"first fork: row {row['index']}, token {fork['position']}", markup=False)
+    for name, key in (
+        ("before", "before"),
+        *((s, f"{s}_after") for s in ("reference", "candidate")),
+    ):
+        ids = " ".join(str(one["id"]) for one in fork[key]) or "the end"
+        text = "".join(one["text"] or "" for one in fork[key])
+        told = f"{ids}  {text!r}" if text else ids
+        console.print(f"  {name:<9}  {told}", markup=False, soft_wrap=True)
 
 
 def _speculation(report: dict[str, Any]) -> str:

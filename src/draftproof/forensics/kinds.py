@@ -152,6 +152,20 @@ TABLE: tuple[Entry, ...] = (
         },
     ),
     Entry(
+        kind=Kind.ROW_MIXUP,
+        name="rounds of unlike rows",
+        needs={"wrong_alone": False, "beside_longer": False},
+        predicts={
+            **SPECULATION,
+            **NO_CONDITION,
+            "wrong_in_plain_batch": False,
+            "beside_shorter": False,
+            "beside_equal": False,
+            "own_best": True,
+            "positions": False,
+        },
+    ),
+    Entry(
         kind=Kind.CORRECTION,
         name="the bonus token is wrong",
         needs={"bonus_wrong": True},
