@@ -20,8 +20,8 @@ T = TypeVar("T")
 class ModelUse:
     """The models of one pair: up to date before a run, used by one round at a time, given back.
 
-    The pair and its running generators hold it: with the last of them the models are given back as
-    by `close`.
+    A model is given back by the `close` of the last of its pairs, or when nothing that could decode
+    with it is left: no pair, engine or stream.
 
     parts:    its models, ready for their executors
     sources:  models that another runtime made its own copy of: changes to them are refused
@@ -32,15 +32,21 @@ class ModelUse:
         self._parts = [part for part in parts if isinstance(part, BoundModel)]
         self._watches = [Watch(source) for source in sources if isinstance(source, nn.Module)]
         self._lock = threading.RLock()
-        releases = [part.acquire() for part in self._parts]
-        self._finalizer = weakref.finalize(self, _call_all, releases)
+        for part in self._parts:
+            part.users += 1
+        self._finalizer = weakref.finalize(self, _leave, self._parts)
         self._finalizer.atexit = False  # a process that ends gives nothing back
 
     def close(self) -> None:
         """Give the models back; calling it again does nothing."""
+        if self.closed:
+            return
         self.closed = True
         with self._lock:
             self._finalizer()
+            for part in self._parts:
+                if part.users == 0 and not part.kept:
+                    part.release()
 
     def update(self, *, force: bool = False) -> Change:
         """Before a run: take over what changed in the models; what changed at most.
@@ -85,6 +91,6 @@ class ModelUse:
             raise InputError("this Pair was closed: make a new one")
 
 
-def _call_all(functions: Sequence[Callable[[], None]]) -> None:
-    for function in functions:
-        function()
+def _leave(parts: Sequence[BoundModel]) -> None:
+    for part in parts:
+        part.users -= 1

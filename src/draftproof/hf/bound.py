@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from enum import IntEnum
 from typing import Any
@@ -20,7 +20,7 @@ from draftproof.errors import UnsupportedModelError
 from draftproof.hf.caches import Probe, ProbeCache
 from draftproof.hf.capability import refuse_unsupported, text_config
 from draftproof.hf.heap import give_back_freed_memory
-from draftproof.hf.kernels import Binding, Switch
+from draftproof.hf.kernels import Binding, Switch, no_owner
 from draftproof.hf.operations import (
     reading_together,
     restore_own_products,
@@ -73,7 +73,6 @@ class BoundModel:
         self.stack: Stack | None = None
         self.proven: Any = None  # see executors.proof
         self.users = 0
-        self.kept = False  # also while no pair uses it, see `keep`
         self.companions: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
         self._owned, self._lone_row, self.runs_stack = owned, lone_row, runs_stack
         self._binding = _bind(model)
@@ -83,7 +82,12 @@ class BoundModel:
         self._slices_logits = "logits_to_keep" in parameters
         with self.lock:
             self._make_ready()
-            self._binding.owner = self
+            self._binding.owner = weakref.ref(self)
+        # whoever decodes with the model holds this: with the last of them it is given back
+        self._finalizer = weakref.finalize(self, give_back, model)
+        self._finalizer.atexit = False
+        if owned:
+            self._finalizer.detach()
 
     def _make_ready(self) -> None:
         """Take the model as it is now: its modules, its weights, where they lie."""
@@ -149,19 +153,15 @@ class BoundModel:
         """What was done to the model when it was made ready."""
         return [*self.rewrite.notes, *([] if self.stack is None else [self.stack.note])]
 
-    def acquire(self) -> Callable[[], None]:
-        """Count a user; the function given back, called once, is that user's release.
-
-        With the last user the model is released.
-        """
-        self.users += 1
-        return functools.partial(_release, self)
-
     def keep(self) -> None:
         """Stay as long as the model, which alone holds what was made of it, or until `release`."""
-        if not self.kept:
-            self.kept = True
-            self.users += 1
+        self._binding.kept = self
+        self._finalizer.detach()
+
+    @property
+    def kept(self) -> bool:
+        """Whether the model itself holds this."""
+        return self._binding.kept is self
 
     def unpack(self) -> None:
         """Give the model its ordinary linears and forwards back; it stays bound."""
@@ -174,9 +174,9 @@ class BoundModel:
         """Give the model back as it was: its classes, forwards, weights and attributes."""
         with self.lock:
             self.stack = None
+            self._finalizer.detach()
             give_back(self.model)
-            self._binding.owner = None
-            self.kept = False
+            self._binding.owner, self._binding.kept = no_owner, None
 
     @property
     def weight_bytes(self) -> int:
@@ -293,14 +293,8 @@ class Change(IntEnum):
 def bound_already(model: nn.Module) -> BoundModel | None:
     """What a model was bound to before, and still is."""
     binding = _binding_of(model)
-    owner = None if binding is None else binding.owner
+    owner = None if binding is None else binding.owner()
     return owner if isinstance(owner, BoundModel) and owner.model is model else None
-
-
-def _release(bound: BoundModel) -> None:
-    bound.users -= 1
-    if bound.users == 0 and not bound._owned:
-        bound.release()
 
 
 def _own_modules(model: nn.Module) -> list[nn.Module]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -37,20 +38,26 @@ class Layout(Protocol):
         """query [1, heads, N, D] -> output [1, N, heads, D]."""
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
+def no_owner() -> None:
+    return None
+
+
+@dataclass(slots=True, eq=False)
 class Binding:
     """Shared by a model's attention and linear modules.
 
     layout:  set while an executor's forward runs
     shapes:  set while transformers' own loop runs under this package's numerics
     lock:    held while a forward runs: a model serves one forward at a time
-    owner:   the `BoundModel`; it lives as long as the model, or until it is released
+    owner:   refers to the `BoundModel`, while anything uses it
+    kept:    the same, held as long as the model lives
     """
 
     layout: Layout | None = None
     shapes: Shapes | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
-    owner: Any = None
+    owner: Callable[[], Any] = no_owner
+    kept: Any = None
 
     @property
     def current(self) -> Shapes | None:
