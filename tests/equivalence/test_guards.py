@@ -177,7 +177,7 @@ def draft_skips_a_token_after_full_acceptance(patch: Patch) -> None:
 
     def first(self: ModelDrafter, rows: Any) -> Tensor:
         for row in rows:
-            if row.generated and self._lag(row) == 2:
+            if row.generated and self.lag(row) == 2:
                 self.executor.lengths[row.slot] += 1
         return real(self, rows)
 
