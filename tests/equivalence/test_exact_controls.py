@@ -66,7 +66,8 @@ def test_nothing_differs_with_every_rounding_on() -> None:
 @pytest.mark.parametrize("name", [HEADS_OF_64, "llama, real width"])
 def test_row_counts(name: str, dtype: torch.dtype) -> None:
     shapes = shapes_of(name, dtype)
-    found = products(BoundModel(subject(name, dtype)).model)
+    bound = BoundModel(subject(name, dtype))
+    found = products(bound.model)
     minding = {k: p for k, p in found.items() if len(shapes.rows_of(k).sizes) < len(SIZES)}
     if not minding:
         pytest.skip("on this machine the products of these sizes mind no row count")

@@ -269,6 +269,28 @@ def test_closing_one_pair_leaves_the_other_of_the_same_model() -> None:
     assert state(model) == before
 
 
+def test_a_second_binding_that_goes_leaves_the_first() -> None:
+    model = trainable()
+    before = state(model)
+    one = BoundModel(model)
+    BoundModel(model)
+    gc.collect()
+    assert state(model) != before
+    del one
+    gc.collect()
+    assert state(model) == before
+
+
+def test_an_engine_goes_on_after_its_pair() -> None:
+    model = trainable()
+    job = Pair(model, "ngram").prepare(PROMPTS, max_new_tokens=NEW)
+    gc.collect()
+    for request in job.requests:
+        job.engine.add(request)
+    rows = {c.row.request.index: c.row.emitted for cs in job.engine.run() for c in cs}
+    assert [rows[index] for index in range(len(PROMPTS))] == stock(model)
+
+
 def test_a_closed_pair_says_so() -> None:
     pair = Pair(trainable())
     running = pair.stream(PROMPTS, max_new_tokens=NEW)

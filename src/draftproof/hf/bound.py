@@ -84,7 +84,8 @@ class BoundModel:
             self._make_ready()
             self._binding.owner = weakref.ref(self)
         # whoever decodes with the model holds this: with the last of them it is given back
-        self._finalizer = weakref.finalize(self, give_back, model)
+        self._binding.holders += 1
+        self._finalizer = weakref.finalize(self, _leave, model, self._binding)
         self._finalizer.atexit = False
         if owned:
             self._finalizer.detach()
@@ -174,7 +175,8 @@ class BoundModel:
         """Give the model back as it was: its classes, forwards, weights and attributes."""
         with self.lock:
             self.stack = None
-            self._finalizer.detach()
+            if self._finalizer.detach() is not None:
+                self._binding.holders -= 1
             give_back(self.model)
             self._binding.owner, self._binding.kept = no_owner, None
 
@@ -266,6 +268,12 @@ class BoundModel:
                 f"{name}: {probe.attended} of {count} layers attend through transformers' "
                 "attention interface; the others cannot be given their own rows"
             )
+
+
+def _leave(model: nn.Module, binding: Binding) -> None:
+    binding.holders -= 1
+    if binding.holders == 0:
+        give_back(model)
 
 
 def give_back(model: nn.Module) -> None:

@@ -49,6 +49,7 @@ class Binding:
     layout:  set while an executor's forward runs
     shapes:  set while transformers' own loop runs under this package's numerics
     lock:    held while a forward runs: a model serves one forward at a time
+    holders: how many `BoundModel`s there are of the model
     owner:   refers to the `BoundModel`, while anything uses it
     kept:    the same, held as long as the model lives
     """
@@ -57,6 +58,7 @@ class Binding:
     shapes: Shapes | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     owner: Callable[[], Any] = no_owner
+    holders: int = 0
     kept: Any = None
 
     @property
