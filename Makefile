@@ -28,7 +28,7 @@ export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fallbacks test-wheel coverage test-real test-versions test-newest selftest selftest-generated check format docs bench clean
+.PHONY: help setup demo test test-fallbacks test-wheel coverage test-real test-versions test-newest soak mutants selftest selftest-generated check format docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
@@ -69,6 +69,12 @@ test-wheel: | $(BIN)/python  ## build the wheel, install it into a clean environ
 test-real: OMP_NUM_THREADS := $(CORES)
 test-real: $(VENV)/.installed-dev  ## the tests on real weights (DRAFTPROOF_MODELS names their folder)
 	$(BIN)/python -m pytest -m real_model $(PYTEST_ARGS)
+
+soak: $(VENV)/.installed-dev  ## random traffic against transformers' own generate (SOAK_ARGS="--requests 5000")
+	$(BIN)/python -m draftproof.testing.soak $(SOAK_ARGS)
+
+mutants: $(VENV)/.installed-dev  ## small faults in a copy of the source, each of which tests or soak must notice
+	$(BIN)/python scripts/mutants.py
 
 selftest: $(VENV)/.installed-dev  ## inject every known fault and see that the forensics name it
 	$(BIN)/draftproof forensics-selftest --quick
