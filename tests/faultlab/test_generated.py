@@ -211,7 +211,9 @@ def test_a_fault_is_examined_from_every_vantage_point(vantage: Vantage) -> None:
     if vantage not in (Vantage.ENGINE, Vantage.FILE):
         pytest.importorskip("httpx")
     one = examined(case("rotated", vantage=vantage, dtype="float32"), Half.OPEN)
-    assert one.outcome is Outcome.RIGHT, one
+    # outputs alone may leave several kinds standing; a wrong one is never named
+    allowed = {Outcome.RIGHT, Outcome.USEFUL, Outcome.UNDECIDED}
+    assert one.outcome in (allowed if vantage is Vantage.FILE else {Outcome.RIGHT}), one
 
 
 def test_correct_configurations_raise_no_alarm() -> None:

@@ -102,7 +102,8 @@ def test_few_row_counts_are_ever_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
         return plain(rows, *rest)
 
     monkeypatch.setattr(linear, "multiply_packed", noting)
-    layer = linears(BoundModel(untied()).model)[0]
+    bound = BoundModel(untied())
+    layer = linears(bound.model)[0]
     for count in range(1, 1100):
         given = torch.randn(1, count, layer.in_features)
         out = layer.product.of(layer, given, FAST)

@@ -80,11 +80,12 @@ class BoundModel:
         # the keyword moved in 5.24; the old one still works there, with a deprecation warning
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._slices_logits = "logits_to_keep" in parameters
+        # counted before any work: a former binding may be collected at any moment
+        self._binding.holders += 1
         with self.lock:
             self._make_ready()
             self._binding.owner = weakref.ref(self)
         # whoever decodes with the model holds this: with the last of them it is given back
-        self._binding.holders += 1
         self._finalizer = weakref.finalize(self, _leave, model, self._binding)
         self._finalizer.atexit = False
         if owned:
