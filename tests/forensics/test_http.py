@@ -120,8 +120,8 @@ def test_a_twin_in_float32_is_asked_for_the_controls() -> None:
             candidate = client(forked, k=3, float32=other)
             return diagnose(Lab(reference=reference, candidate=candidate, inquiry=inquiry(1)))
 
-    # one canned answer is too little evidence for either: what counts is that neither is called noise
-    # for the wrong reason, and that a fork that stays in float32 never is
+    # one canned answer is little evidence: what counts is that no fork is called noise for the
+    # wrong reason, and that a fork that stays in float32 never is
     assert cause(right).finding.cause in (Cause.NUMERIC, Cause.UNDECIDED)
     assert cause(wrong).finding.cause is not Cause.NUMERIC
 
