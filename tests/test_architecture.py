@@ -4,10 +4,12 @@
     cli            server                      doors
     draftproof (the public names)
     dropin                                     door: transformers' own `generate`
+    online                                     engines that requests are added to while they run
     api                                        door
     schema                                     what OpenAI's and vLLM's requests mean to the engine
     requests       results                     what goes through the door: options in, results out
     callables      logprobs                    a caller's own functions, log-probabilities with text
+    structured                                 grammars for outputs
     text                                       between text and token ids, for the door alone
     auto_k                                     K from what is measured; the loop does not know it
     engine                                     the loop
@@ -42,14 +44,17 @@ PACKAGE = "draftproof"
 PUBLIC = "(public names)"
 LAYERS = (
     {"__main__"},
-    {"cli", "server"},
+    {"cli"},
+    {"server"},
     {PUBLIC},
     {"dropin"},
+    {"online"},
     {"api"},
     {"schema"},
     {"options"},
     {"auditing", "requests", "results"},
     {"callables", "logprobs"},
+    {"structured"},
     {"text"},
     {"auto_k"},
     {"engine"},
@@ -63,7 +68,7 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FOUNDATIONS = LAYERS[-1]
 FAULT_LAB = "faultlab"
 SIDE_WING = {"reference", "baselines", "forensics", "bench", "testing", "models", FAULT_LAB}
-ABOVE_THE_WING = LAYERS[0] | LAYERS[1]
+ABOVE_THE_WING = LAYERS[0] | LAYERS[1] | LAYERS[2]
 # The written exception: a room may name the Protocol of its neighbour, which lies in `base`, as the
 # type of a parameter. A drafter that runs a model is handed an executor and never makes one.
 BASES = {"drafters.base", "verifiers.base", "executors.base"}
@@ -225,7 +230,7 @@ def undeclared_packages(
         for module in modules.values()
         for name in sorted({name.split(".")[0] for name in imports(module)})
         if name not in sys.stdlib_module_names | {PACKAGE} | required
-        and not (module.room in SIDE_WING | {"server", "cli"} and name in extra)
+        and not (module.room in SIDE_WING | {"server", "cli", "structured"} and name in extra)
         and not (name in extra and name == RUNTIMES.get(".".join(module.name.split(".")[:2])))
     ]
 

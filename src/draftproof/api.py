@@ -354,15 +354,17 @@ class Pair:
         """
         if wanted is not None:
             wanted = whole_number("max_model_len", wanted, 1)
-        longest = max((len(r.prompt) + r.settings.max_new_tokens - 1 for r in requests), default=1)
-        limits = [n for n in (longest, wanted, self.max_model_len) if n is not None]
+        allowed = [n for n in (wanted, self.max_model_len) if n is not None]
+        if not requests:
+            return min(allowed, default=1)
+        longest = max(len(r.prompt) + r.settings.max_new_tokens - 1 for r in requests)
         for request in requests:
-            if len(request.prompt) > min(limits[1:], default=len(request.prompt)):
+            if len(request.prompt) > min(allowed, default=len(request.prompt)):
                 raise InputError(
                     f"prompt {request.origin} has {len(request.prompt)} tokens, more than "
-                    f"max_model_len {min(limits[1:])}"
+                    f"max_model_len {min(allowed)}"
                 )
-        return max(1, min(limits), max((len(r.prompt) for r in requests), default=1))
+        return max(1, min([longest, *allowed]), max(len(r.prompt) for r in requests))
 
     def _decode(self, ids: list[int]) -> str:
         return decode(self.tokenizer, ids, skip_special_tokens=False)

@@ -27,6 +27,11 @@ class Request:
     origin: int = 0
     sequence: int = 0
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the prompt and the whole budget."""
+        return len(self.prompt) + self.settings.max_new_tokens
+
 
 @dataclass(kw_only=True, slots=True)
 class Row:
@@ -48,6 +53,7 @@ class Row:
     outputs: Outputs = field(default_factory=Outputs)
     num_cached_tokens: int = 0  # of the prompt, copied from another row
     waits: bool = False  # takes no part in this round: another row reads what it will copy
+    paused: bool = False  # takes no part until whoever drives the engine says so
 
     @property
     def emitted(self) -> list[int]:

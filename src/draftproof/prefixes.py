@@ -51,7 +51,7 @@ class Prefixes:
         return count
 
     def _will_have(self, other: Row, row: Row) -> bool:
-        if other.waits or other.request.index >= row.request.index:
+        if other.waits or other.paused or other.request.index >= row.request.index:
             return False
         common = min(_common(row.tokens, other.tokens), len(row.tokens) - 1, len(other.tokens) - 1)
         return common >= WORTH_WAITING and self.memory.lengths[other.slot] < common

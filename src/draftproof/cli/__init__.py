@@ -20,6 +20,7 @@ from draftproof.cli import (
     generate,
     replay,
     run_batch,
+    serve,
 )
 from draftproof.cli.console import Exit
 
@@ -28,6 +29,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # every option is an environment variable too: DRAFTPROOF_SERVE_PORT, ...
+    context_settings={"auto_envvar_prefix": "DRAFTPROOF"},
 )
 
 
@@ -54,6 +57,7 @@ def _draftproof(
 app.command("demo")(demo.command)
 app.command("generate")(generate.command)
 app.command("run-batch")(run_batch.command)
+app.command("serve")(serve.command)
 app.command("check")(check.command)
 app.command("doctor")(doctor.command)
 app.add_typer(bench.app, name="bench")

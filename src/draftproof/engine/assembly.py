@@ -42,6 +42,7 @@ class Blueprint:
     draft:        a second model, n-gram settings, a ready drafter, or None for plain decoding
     max_requests: how many requests there will be, so that no pool is larger; None: not known
     shares_prefixes: whether prompts that begin alike are read once
+    max_kv_tokens: see `Scheduler`
     schedule, confidence_threshold: how far rows draft, see `Schedule` and `ModelDrafter`
     """
 
@@ -61,6 +62,7 @@ class Blueprint:
     method: Method = field(default_factory=Method)
     max_requests: int | None = None
     shares_prefixes: bool = True
+    max_kv_tokens: int | None = None
 
     @property
     def pool(self) -> int:
@@ -119,6 +121,7 @@ class Blueprint:
             num_speculative_tokens=self.num_speculative_tokens,
             max_num_batched_tokens=self.max_num_batched_tokens,
             schedule=self.schedule,
+            max_kv_tokens=self.max_kv_tokens,
         )
 
 

@@ -82,6 +82,28 @@ class Engine:
             for row in list(self.batch):
                 self._release(row)
 
+    def abort(self, index: int) -> bool:
+        """Take a request back, waiting or running; its row is free in the next round.
+
+        Returns whether it was there. Only between two rounds.
+        """
+        for request in self.scheduler.waiting:
+            if request.index == index:
+                self.scheduler.waiting.remove(request)
+                return True
+        for row in list(self.batch):
+            if row.request.index == index:
+                self._release(row)
+                return True
+        return False
+
+    def restore(self) -> None:
+        """After a `step` that raised: forget what it fed, so that the rows can run again."""
+        for row in self.batch:
+            self.target.truncate(row.slot, min(row.kv_len, self.target.lengths[row.slot]))
+            row.kv_len = self.target.lengths[row.slot]
+            self.drafter.commit(row)
+
     def step(self) -> list[Commit]:
         """One round: admit, select, propose, score, judge, commit, emit."""
         self.scheduler.admit(self.batch)

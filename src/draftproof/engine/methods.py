@@ -57,6 +57,7 @@ class Limits:
     num_speculative_tokens: int
     max_num_batched_tokens: int
     schedule: Schedule = CONSTANT
+    max_kv_tokens: int | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:

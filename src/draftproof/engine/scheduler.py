@@ -82,18 +82,29 @@ class Scheduler:
     num_speculative_tokens: K, the most a row drafts; cut per row by its budget and the contexts
     max_num_batched_tokens: tokens fed to the target per round
     schedule:               how K follows acceptance, and what it costs
+    max_kv_tokens:          tokens that all admitted rows may come to need; None: what rows hold
     """
 
     num_speculative_tokens: int
     max_num_batched_tokens: int
     schedule: Schedule = CONSTANT
+    max_kv_tokens: int | None = None
     waiting: deque[Request] = field(default_factory=deque)
 
     def admit(self, batch: Batch) -> None:
         """Give every free row to the next request."""
         while self.waiting and (slot := batch.free_slot()) is not None:
+            if not self._fits(self.waiting[0], batch):
+                return
             request = self.waiting.popleft()
             batch.rows[slot] = self._row(slot, request)
+
+    def _fits(self, request: Request, batch: Batch) -> bool:
+        """Whether the caches hold this request to its end beside the rows that are running."""
+        if self.max_kv_tokens is None or not len(batch):
+            return True
+        needed = request.most_tokens + sum(row.request.most_tokens for row in batch)
+        return needed <= self.max_kv_tokens
 
     def _row(self, slot: int, request: Request) -> Row:
         stats = SpecStats(num_spec_tokens=self.num_speculative_tokens)
@@ -101,7 +112,7 @@ class Scheduler:
 
     def eligible(self, batch: Batch, target: Executor, drafter: Drafter) -> Sequence[Row]:
         """Rows that may take part in this round: all that need not wait for another one."""
-        return [row for row in batch if not row.waits]
+        return [row for row in batch if not (row.waits or row.paused)]
 
     def select(self, batch: Batch, target: Executor, drafter: Drafter) -> Plan:
         """Rows of this round in executor order."""

@@ -22,5 +22,6 @@ class Defaults:
     max_new_tokens: int | None = None
 
 
-OPENAI = Defaults(options={"temperature": 1.0})
+# seeded: the seed that an answer reports gives the same text again, whatever else is running
+OPENAI = Defaults(options={"temperature": 1.0, "coupling": "seeded"})
 COMPLETION_TOKENS = 16  # of OpenAI's /v1/completions

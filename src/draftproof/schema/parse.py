@@ -13,22 +13,22 @@ from pydantic_core import ErrorDetails
 from draftproof.schema.chat import ChatRequest
 from draftproof.schema.completion import CompletionRequest
 from draftproof.schema.faults import RequestError
-from draftproof.schema.fields import Common
+from draftproof.schema.fields import Strict
 from draftproof.schema.unserved import without_unserved
 
 Request: TypeAlias = CompletionRequest | ChatRequest
-Kind = TypeVar("Kind", bound=Common)
+Kind = TypeVar("Kind", bound=Strict)
 MOST_ERRORS = 5  # that one message lists
 
 
 def parse_completion(body: Any) -> CompletionRequest:
     """The body of /v1/completions. Raises RequestError, naming the field."""
-    return _parse(CompletionRequest, body)
+    return parse_model(CompletionRequest, body)
 
 
 def parse_chat(body: Any) -> ChatRequest:
     """The body of /v1/chat/completions. Raises RequestError, naming the field."""
-    return _parse(ChatRequest, body)
+    return parse_model(ChatRequest, body)
 
 
 def parse_json(data: str | bytes) -> Any:
@@ -59,7 +59,8 @@ def _constant(name: str) -> Any:
     raise RequestError(f"bad JSON: {name} is no number of JSON")
 
 
-def _parse(kind: type[Kind], body: Any) -> Kind:
+def parse_model(kind: type[Kind], body: Any) -> Kind:
+    """A body as the model of its kind. Raises RequestError, naming the field."""
     if not isinstance(body, Mapping):
         raise RequestError("expected a JSON object")
     _refuse_surrogates(body)
@@ -90,7 +91,7 @@ def _refuse_surrogates(value: Any, path: str = "") -> None:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def _named(error: ValidationError, kind: type[Common]) -> RequestError:
+def _named(error: ValidationError, kind: type[Strict]) -> RequestError:
     found = [_sentence(detail, kind) for detail in error.errors(include_url=False)]
     found = list(dict.fromkeys(found))
     rest = f"; and {len(found) - MOST_ERRORS} more" if len(found) > MOST_ERRORS else ""
@@ -98,7 +99,7 @@ def _named(error: ValidationError, kind: type[Common]) -> RequestError:
     return RequestError(words + rest, param=found[0][0])
 
 
-def _sentence(detail: ErrorDetails, kind: type[Common]) -> tuple[str, str]:
+def _sentence(detail: ErrorDetails, kind: type[Strict]) -> tuple[str, str]:
     """The field and what is wrong with it."""
     place = _path(detail["loc"])
     if detail["type"] == "extra_forbidden":
@@ -115,7 +116,7 @@ def _sentence(detail: ErrorDetails, kind: type[Common]) -> tuple[str, str]:
     return place, f"{_lower(detail['msg'])}, got {_short(detail['input'])}"
 
 
-def _names(kind: type[Common]) -> list[str]:
+def _names(kind: type[Strict]) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 

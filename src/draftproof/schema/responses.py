@@ -113,7 +113,7 @@ def _chat_choice(work: Work, index: int, result: Result) -> dict[str, Any]:
     return {
         "index": index,
         "message": message,
-        "logprobs": None if entries is None else chat_logprobs(_renamed(work, entries)),
+        "logprobs": None if entries is None else chat_logprobs(renamed(work, entries)),
         "finish_reason": finish,
         "stop_reason": ending.stop_reason,
         **_common(work, result),
@@ -187,19 +187,19 @@ def logprobs(work: Work, index: int, result: Result) -> dict[str, Any] | None:
     if result.logprobs is None:
         return None
     if isinstance(work.request, ChatRequest):
-        return chat_logprobs(_renamed(work, result.logprobs))
+        return chat_logprobs(renamed(work, result.logprobs))
     return _completion_logprobs(work, result, work.ids[index // work.n])
 
 
 def _completion_logprobs(work: Work, result: Result, prompt: list[int]) -> dict[str, Any] | None:
     if result.logprobs is None:
         return None
-    entries = _renamed(work, result.logprobs)
+    entries = renamed(work, result.logprobs)
     if not work.request.echo or result.prompt_logprobs is None:
         return completion_logprobs(entries)
     known = [entry for entry in result.prompt_logprobs if entry is not None]
     first = _first_text(work, prompt[0])
-    found = completion_logprobs([*_renamed(work, known), *entries], start=len(first))
+    found = completion_logprobs([*renamed(work, known), *entries], start=len(first))
     return {
         "tokens": [first, *found["tokens"]],
         "token_logprobs": [None, *found["token_logprobs"]],
@@ -215,11 +215,11 @@ def _first_text(work: Work, token: int) -> str:
     return decode(work.rules.tokenizer, [token], skip_special_tokens=False)
 
 
-def _renamed(work: Work, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
+def renamed(work: Work, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
     """With `token_id:7` for the text of token 7 where the request asks for it."""
     if not work.request.return_tokens_as_token_ids:
         return list(entries)
     return [
-        replace(entry, token=f"token_id:{entry.token_id}", top=tuple(_renamed(work, entry.top)))
+        replace(entry, token=f"token_id:{entry.token_id}", top=tuple(renamed(work, entry.top)))
         for entry in entries
     ]
