@@ -32,7 +32,7 @@ from draftproof.numerics.shapes import FAST
 from draftproof.options import Options, given
 from draftproof.requests import make_requests
 from draftproof.results import Reporter
-from draftproof.sampling import as_ids, whole_number
+from draftproof.sampling import as_ids, probability, whole_number
 from draftproof.text import Prompt, as_prompts, decode, encode, require_same_vocabulary
 from draftproof.types import Result, StreamEvent
 
@@ -338,7 +338,9 @@ class Pair:
             num_speculative_tokens=drafted,
             max_num_batched_tokens=budget,
             schedule=CONSTANT if self._draft is None else schedule,
-            confidence_threshold=options.get("assistant_confidence_threshold", 0.0),
+            confidence_threshold=probability(
+                "assistant_confidence_threshold", options.get("assistant_confidence_threshold", 0.0)
+            ),
             decode=self._decode if self.tokenizer is not None else None,
             observers=options.get("observers", ()),
             debug=options.get("debug", False),

@@ -33,8 +33,9 @@ def checked_share(share: object) -> float:
 def chosen(request: Request, share: float) -> bool:
     """Whether a request is audited: by what it asks, so the same ones in every run and order."""
     digest = blake2b(digest_size=8, person=b"audit")
-    seed = request.settings.seed if request.settings.sampled else 0
-    digest.update(f"{request.origin}/{request.sequence}/{seed}/".encode())
+    settings = request.settings
+    seed = settings.seed if settings.sampled else 0
+    digest.update(f"{request.sequence}/{seed}/{settings.max_new_tokens}/".encode())
     digest.update(array("q", request.prompt).tobytes())
     return int.from_bytes(digest.digest(), "little") < share * ONE
 
@@ -89,6 +90,10 @@ class Auditor:
 
     def _compare(self, row: Row, twin: Request) -> Audit:
         exact = self.numerics == "exact"
+        own_end = bool(row.request.settings.stopping_criteria)
+        if own_end:  # where a caller's own criteria end a row is their business, its tokens are not
+            length = min(row.generated, twin.settings.max_new_tokens)
+            twin = replace(twin, settings=replace(twin.settings, max_new_tokens=length))
         self.engine.add(twin)
         rounds, plain = self.engine.run(), None
         try:
@@ -100,7 +105,8 @@ class Auditor:
         finally:
             rounds.close()  # type: ignore[attr-defined]
         assert plain is not None
-        if plain.generated != row.generated or plain.finish_reason != row.finish_reason:
+        another_end = plain.finish_reason != row.finish_reason and not own_end
+        if plain.generated != row.generated or another_end:
             return _different(min(plain.generated, row.generated), plain, "another end")
         place = _first_bits(row.outputs.checksums, plain.outputs.checksums) if exact else None
         if place is not None:
@@ -132,13 +138,12 @@ def _twin(request: Request) -> Request | str:
         return "rejection sampling promises a distribution, not tokens; give a seed"
     try:
         processors = tuple(copy.deepcopy(item) for item in settings.logits_processor)
-        criteria = tuple(copy.deepcopy(item) for item in settings.stopping_criteria)
     except Exception as error:
-        return f"a processor or criterion cannot be copied: {error}"
+        return f"a processor cannot be copied: {error}"
     plain = replace(
         settings,
         logits_processor=processors,
-        stopping_criteria=criteria,
+        stopping_criteria=(),  # they may ask a clock, see `_compare`
         logprobs=None,
         prompt_logprobs=None,
         output_logits=False,

@@ -177,6 +177,13 @@ def _check_numbers(settings: Settings) -> None:
             raise InputError(f"{name} must be {wording}, got {value!r}")
 
 
+def probability(name: str, value: Any) -> float:
+    """A number between 0 and 1. Raises InputError, naming the option."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) <= 1:
+        raise InputError(f"{name} must be between 0 and 1, got {value!r}")
+    return float(value)
+
+
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
     """A whole number of any kind (numpy's too), and neither True nor 2.0.
 

@@ -96,7 +96,8 @@ def test_the_share_is_kept_and_the_choice_depends_on_the_request_alone() -> None
     requests = [Request(index=i, prompt=p, origin=i) for i, p in enumerate(prompts)]
     taken = {request.index for request in requests if chosen(request, 0.05)}
     assert 60 <= len(taken) <= 140
-    assert taken == {r.index for r in reversed(requests) if chosen(r, 0.05)}
+    elsewhere = [Request(index=2000 - i, prompt=p, origin=7) for i, p in enumerate(prompts)]
+    assert taken == {2000 - r.index for r in elsewhere if chosen(r, 0.05)}
     assert taken < {r.index for r in requests if chosen(r, 0.2)}
 
 
@@ -104,6 +105,20 @@ def test_the_share_is_kept_and_the_choice_depends_on_the_request_alone() -> None
 def test_a_share_that_is_none_is_refused(share: Any) -> None:
     with pytest.raises(InputError, match="audit"):
         subject().generate(PROMPTS, audit=share)
+
+
+def test_criteria_that_ask_a_clock_end_a_row_and_not_its_audit() -> None:
+    calls = []
+
+    def late(ids: torch.Tensor, scores: object) -> bool:
+        calls.append(1)
+        return len(calls) > 4  # ends every row at once from the fifth token on
+
+    found = subject("none").generate(
+        PROMPTS[:3], audit=1.0, max_new_tokens=NEW, stopping_criteria=[late], max_num_seqs=1
+    )
+    assert {len(r.token_ids) for r in found} == {5, 1}
+    assert outcomes(found) == {"equal": 3}
 
 
 def test_a_stream_that_is_left_early_leaves_nothing_running() -> None:

@@ -198,6 +198,12 @@ def test_numbers_are_numbers(pair: Pair, name: str, value: Any) -> None:
         pair.generate(PROMPTS, **{name: value})
 
 
+@pytest.mark.parametrize("value", ["x", float("nan"), 7, True])
+def test_a_threshold_is_a_probability(pair: Pair, value: Any) -> None:
+    with pytest.raises(InputError, match="assistant_confidence_threshold"):
+        pair.generate(PROMPTS, max_new_tokens=1, assistant_confidence_threshold=value)
+
+
 @pytest.mark.parametrize(
     ("prompts", "words"),
     [
