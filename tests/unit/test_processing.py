@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from draftproof.processing import (
     choose,
     run,
 )
-from draftproof.sampling import Settings
+from draftproof.sampling import Coupling, Settings
 
 VOCAB = 67
 STAGES = (*PENALTIES, *OWN, *WARPERS)
@@ -288,3 +289,19 @@ def test_of_equal_scores_the_lowest_id_is_best(dtype: torch.dtype) -> None:
         assert torch.equal(best(scores), first)
         live = first >= 0
         assert torch.equal(scores.argmax(-1)[live], first[live])
+
+
+def test_drafts_under_rejection_sampling_have_numbers_of_their_own() -> None:
+    """With the target's own numbers a rejected draft would be proposed again by the rest."""
+    settings = Settings(do_sample=True, coupling=Coupling.REJECTION, seed=1)
+    row = Row(slot=0, request=Request(index=0, prompt=[1], settings=settings, stream=5), tokens=[1])
+    count = 40
+    drafts = torch.zeros(1, count, dtype=torch.int64)
+    positions = Positions.of_block([row], drafts, [count])
+    scores = torch.zeros(count + 1, 50)
+    choices, drafted = choose(scores, positions), choose(scores, positions, drafting=True)
+    assert (choices == drafted).float().mean() < 0.3
+    seeded = replace(settings, coupling=Coupling.SEEDED)
+    coupled = Row(slot=0, request=replace(row.request, settings=seeded), tokens=[1])
+    positions = Positions.of_block([coupled], drafts, [count])
+    assert torch.equal(choose(scores, positions), choose(scores, positions, drafting=True))
