@@ -271,3 +271,14 @@ def test_defaults_of_a_checkpoint_are_named_and_not_applied(
     assert "repetition_penalty=1.1" in caplog.text
     found = pair.generate(["A list is"], max_new_tokens=12)
     assert found[0].token_ids == plain.generate(["A list is"], max_new_tokens=12)[0].token_ids
+
+
+def test_a_draft_with_a_short_context_drafts_up_to_its_end() -> None:
+    model = tiny_model("llama", seed=1)
+    draft = tiny_model("llama", seed=1, max_position_embeddings=24)
+    prompts = random_prompts([18, 21, 23], seed=6)
+    options: dict[str, Any] = {"max_new_tokens": 14, "num_speculative_tokens": 8}
+    found = Pair(model, draft, numerics="fast").generate(prompts, **options)
+    plain = Pair(model, numerics="fast").generate(prompts, max_new_tokens=14)
+    assert [r.token_ids for r in found] == [r.token_ids for r in plain]
+    assert found[0].stats.num_draft_tokens > 0
